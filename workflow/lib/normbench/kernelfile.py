@@ -1,0 +1,375 @@
+"""A kernel file: one file, one contender, described by a TOML block at its top.
+
+The block says which ops it serves, which axes to sweep and how to launch it, as small expressions over the point; so a
+kernel that needs two launches is described, not coded. Reading one imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import itertools
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from normbench.points import ELEMENT_BYTES, Point
+
+C_TYPES = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
+NORM_FLAGS = {"layernorm": 0, "rmsnorm": 1}
+LANGS = {".cu": "cuda", ".py": "triton"}
+ARGUMENTS = frozenset(
+    "x gamma beta residual dy mean rstd y sum dx dgamma dbeta rows hidden x_stride y_stride eps sm_count".split()
+)
+Names = Mapping[str, Any]
+Variant = dict[str, int]
+
+
+class KernelError(ValueError):
+    """A kernel file's header is wrong; the message names the file and the key."""
+
+
+class Unknown(Exception):
+    """An expression names something that is not known yet, such as ``hidden`` while compiling."""
+
+
+def cdiv(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "cdiv": cdiv, "int": int, "abs": abs}
+_NODES = (
+    ast.Expression,
+    ast.BoolOp,
+    ast.And,
+    ast.Or,
+    ast.UnaryOp,
+    ast.Not,
+    ast.USub,
+    ast.BinOp,
+    ast.Add,
+    ast.Sub,
+    ast.Mult,
+    ast.FloorDiv,
+    ast.Mod,
+    ast.Pow,
+    ast.LShift,
+    ast.RShift,
+    ast.BitAnd,
+    ast.Compare,
+    ast.Eq,
+    ast.NotEq,
+    ast.Lt,
+    ast.LtE,
+    ast.Gt,
+    ast.GtE,
+    ast.In,
+    ast.NotIn,
+    ast.IfExp,
+    ast.Call,
+    ast.Name,
+    ast.Load,
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+)
+
+
+@cache
+def _code(expression: str) -> tuple[CodeType, frozenset[str]]:
+    """Compile an arithmetic expression; nothing but names, numbers, strings and the functions above gets through."""
+    tree = ast.parse(expression, mode="eval")
+    for node in ast.walk(tree):
+        if not isinstance(node, _NODES):
+            raise ValueError(f"{type(node).__name__} is not allowed in {expression!r}")
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) not in _FUNCTIONS:
+            raise ValueError(f"unknown function in {expression!r}; known: {', '.join(_FUNCTIONS)}")
+    names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)) - set(_FUNCTIONS)
+    return compile(tree, expression, "eval"), names
+
+
+def evaluate(expression: str | int, names: Names) -> Any:
+    """Value of an expression.
+
+    Raises:
+        Unknown: it names something that ``names`` lacks.
+    """
+    if isinstance(expression, int):
+        return expression
+    code, wanted = _code(expression)
+    missing = wanted - names.keys()
+    if missing:
+        raise Unknown(f"{', '.join(sorted(missing))} in {expression!r}")
+    return eval(code, {"__builtins__": {}}, {**_FUNCTIONS, **names})  # noqa: S307 - the nodes were checked above
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch: name expression and geometry, all as expressions over ``launch_names``."""
+
+    name: str
+    grid: tuple[str, ...]
+    block: tuple[str, ...]
+    args: tuple[str, ...]
+    smem: str = "0"
+    cluster: str = "0"
+    cooperative: bool = False
+
+    def symbol(self, names: Names) -> str:
+        """The NVRTC name expression of one variant."""
+        return self.name.format_map(names)
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A refusal: points for which ``when`` holds are rows with status skipped and this reason."""
+
+    when: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One contender of ours. ``card`` is the prose under the header; ``sha`` covers the file and what it includes."""
+
+    stem: str
+    path: Path
+    lang: str
+    summary: str
+    ops: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    axes: dict[str, tuple[int, ...] | str]
+    where: tuple[str, ...]
+    skip: tuple[Skip, ...]
+    scratch: dict[str, str]
+    launches: tuple[Launch, ...]
+    card: str
+    sha: str
+
+    def refusal(self, names: Names) -> str | None:
+        """Why this kernel does not serve the work, or None. ``names`` as from ``launch_names``."""
+        if names["op"] not in self.ops:
+            return f"{self.stem} serves {', '.join(self.ops)}, not {names['op']}"
+        if names["dtype"] not in self.dtypes:
+            return f"{self.stem} serves {', '.join(self.dtypes)}, not {names['dtype']}"
+        for skip in self.skip:
+            if evaluate(skip.when, names):
+                return skip.reason
+        return None
+
+    def variants(self, blocks: tuple[int, ...] | list[int], names: Names) -> list[Variant]:
+        """Every combination of the axes that meets all clauses ``names`` can decide, in the order of the header."""
+        values = [tuple(blocks) if axis == "study" else axis for axis in self.axes.values()]
+        found = (dict(zip(self.axes, combination, strict=True)) for combination in itertools.product(*values))
+        return [variant for variant in found if self._allows({**names, **variant})]
+
+    def _allows(self, names: Names) -> bool:
+        for clause in self.where:
+            try:
+                if not evaluate(clause, names):
+                    return False
+            except Unknown:
+                continue
+        return True
+
+    def compilations(self, blocks: tuple[int, ...] | list[int], arch: int) -> Iterator[dict[str, Any]]:
+        """Names of everything to compile: op, dtype, param_dtype and variant, as far as known before launch."""
+        for op, dtype in itertools.product(self.ops, self.dtypes):
+            for param_dtype in dict.fromkeys((dtype, "fp32")):
+                names = compile_names(op, dtype, param_dtype, arch)
+                for variant in self.variants(blocks, names):
+                    yield {**names, **variant, "variant": variant}
+
+
+def compile_names(op: str, dtype: str, param_dtype: str, arch: int) -> dict[str, Any]:
+    """What an expression may name before the work is known."""
+    return {
+        "op": op,
+        "dtype": dtype,
+        "param_dtype": param_dtype,
+        "T": C_TYPES[dtype],
+        "W": C_TYPES[param_dtype],
+        "NORM": NORM_FLAGS.get(op, -1),
+        "x_bytes": ELEMENT_BYTES[dtype],
+        "w_bytes": ELEMENT_BYTES[param_dtype],
+        "arch": arch,
+    }
+
+
+def launch_names(point: Point, arch: int, sm_count: int, aligned: int) -> dict[str, Any]:
+    """What an expression may name when the work is known.
+
+    aligned: largest power of two, at most 16, that divides every base pointer and row pitch in bytes.
+    """
+    return compile_names(point.op, point.dtype, point.param_dtype, arch) | {
+        "rows": point.rows,
+        "hidden": point.hidden,
+        "sm_count": sm_count,
+        "aligned": aligned,
+    }
+
+
+def pitch_alignment(point: Point) -> int:
+    """``aligned`` for tensors whose bases are aligned: what the row pitch alone allows."""
+    pitch = point.row_stride * point.element_bytes
+    params = point.hidden * ELEMENT_BYTES[point.param_dtype]
+    return next(size for size in (16, 8, 4, 2, 1) if pitch % size == 0 and params % min(size, 16) == 0)
+
+
+def find(root: Path | str) -> list[Kernel]:
+    """Every kernel below ``root``, sorted by stem.
+
+    Raises:
+        KernelError: a bad header, or two files with one stem.
+    """
+    kernels: dict[str, Kernel] = {}
+    for path in sorted(Path(root).rglob("*")):
+        if path.suffix in LANGS and path.parent.name != "baselines" and _block(path.read_text(), path.suffix):
+            kernel = load(path)
+            if kernel.stem in kernels:
+                raise KernelError(f"{path}: the stem {kernel.stem} is taken by {kernels[kernel.stem].path}")
+            kernels[kernel.stem] = kernel
+    return [kernels[stem] for stem in sorted(kernels)]
+
+
+def load(path: Path | str) -> Kernel:
+    """Read one kernel file.
+
+    Raises:
+        KernelError: no header, bad TOML, an unknown key or a bad expression.
+    """
+    path = Path(path)
+    if path.suffix not in LANGS:
+        raise KernelError(f"{path}: a kernel file ends in .cu or .py")
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise KernelError(f"{path}: {error.strerror}") from error
+    found = _block(text, path.suffix)
+    if found is None:
+        raise KernelError(f"{path}: no '/// kernel' block at its top; see kernels/README.md")
+    header, card, line = found
+    try:
+        values = tomllib.loads(header)
+    except tomllib.TOMLDecodeError as error:
+        raise KernelError(f"{path}: {_file_line(str(error), line)}") from error
+    return _build(path, text, values, card)
+
+
+def _block(text: str, suffix: str) -> tuple[str, str, int] | None:
+    """(header, card, line of the header's first row) of a source text, comment marks removed."""
+    mark = "//" if suffix == ".cu" else "#"
+    lines = text.splitlines()
+    bare = [line[len(mark) :].removeprefix(" ") if line.startswith(mark) else None for line in lines]
+    if "/// kernel" not in bare:
+        return None
+    start = bare.index("/// kernel")
+    try:
+        end = bare.index("///", start + 1)
+    except ValueError:
+        return None
+    header = [line if line is not None else "" for line in bare[start + 1 : end]]
+    card = itertools.takewhile(lambda line: line is not None, bare[end + 1 :])
+    return "\n".join(header), "\n".join(str(line) for line in card).strip(), start + 2
+
+
+def _file_line(message: str, first: int) -> str:
+    return re.sub(r"line (\d+)", lambda match: f"line {int(match[1]) + first - 1}", message)
+
+
+_KEYS = {"summary", "ops", "dtypes", "where", "skip", "axes", "scratch", "launches"}
+_LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative"}
+
+
+def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
+    _known(path, values, _KEYS, "")
+    for key in ("summary", "ops", "dtypes"):
+        if key not in values:
+            raise KernelError(f"{path}: key {key!r} is missing")
+    lang = LANGS[path.suffix]
+    launches = tuple(_launch(path, entry) for entry in values.get("launches", ()))
+    if lang == "cuda" and not launches:
+        raise KernelError(f"{path}: a CUDA kernel needs at least one [[launches]]")
+    axes = {name: axis if axis == "study" else tuple(axis) for name, axis in values.get("axes", {}).items()}
+    kernel = Kernel(
+        stem=path.stem,
+        path=path,
+        lang=lang,
+        summary=values["summary"],
+        ops=tuple(values["ops"]),
+        dtypes=tuple(values["dtypes"]),
+        axes=axes,
+        where=tuple(values.get("where", ())),
+        skip=tuple(Skip(**entry) for entry in values.get("skip", ())),
+        scratch=dict(values.get("scratch", {})),
+        launches=launches,
+        card=card,
+        sha=_sha(path, text),
+    )
+    _check_expressions(kernel)
+    return kernel
+
+
+def _known(path: Path, values: Names, known: set[str], where: str) -> None:
+    for key in values:
+        if key not in known:
+            raise KernelError(f"{path}: unknown key {where}{key!r}; known: {', '.join(sorted(known))}")
+
+
+def _launch(path: Path, entry: dict[str, Any]) -> Launch:
+    _known(path, entry, _LAUNCH_KEYS, "launches.")
+    values = dict(entry)
+    for key in ("grid", "block"):
+        value = values.get(key)
+        if value is None:
+            raise KernelError(f"{path}: key 'launches.{key}' is missing")
+        values[key] = tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+    for key in ("smem", "cluster"):
+        if key in values:
+            values[key] = str(values[key])
+    values["args"] = tuple(values.get("args", ()))
+    return Launch(**values)
+
+
+def _check_expressions(kernel: Kernel) -> None:
+    expressions = [*kernel.where, *(skip.when for skip in kernel.skip), *kernel.scratch.values()]
+    for launch in kernel.launches:
+        expressions += [*launch.grid, *launch.block, launch.smem, launch.cluster]
+        for argument in launch.args:
+            if argument not in ARGUMENTS | kernel.scratch.keys() | kernel.axes.keys():
+                raise KernelError(f"{kernel.path}: unknown argument {argument!r} in launches.args")
+    for expression in expressions:
+        try:
+            _code(expression)
+        except (SyntaxError, ValueError) as error:
+            raise KernelError(f"{kernel.path}: bad expression {expression!r}: {error}") from error
+
+
+_INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
+
+
+def included(path: Path) -> list[Path]:
+    """The project's own headers a CUDA file includes, directly or not, sorted."""
+    root = path.parent.parent
+    found: set[Path] = set()
+    queue = [path]
+    while queue:
+        for name in _INCLUDE.findall(queue.pop().read_text()):
+            header = next((folder / name for folder in (root, path.parent) if (folder / name).is_file()), None)
+            if header is not None and header not in found:
+                found.add(header)
+                queue.append(header)
+    return sorted(found)
+
+
+def _sha(path: Path, text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    if path.suffix == ".cu":
+        for header in included(path):
+            digest.update(header.read_bytes())
+    return digest.hexdigest()

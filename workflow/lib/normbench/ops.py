@@ -1,0 +1,183 @@
+"""Each op once: formula, float64 reference, inputs and outputs, compulsory bytes, flops, tolerance.
+
+Nobody else multiplies shapes: every contender's GB/s uses ``compulsory_bytes`` of the point, every check uses
+``reference`` and ``tolerance``. torch is imported only inside the functions that compute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from normbench.points import ELEMENT_BYTES, Point
+
+if TYPE_CHECKING:
+    import torch
+
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
+SMALLEST = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}
+MAX_HIDDEN = 2**24
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation.
+
+    inputs, outputs: tensor names; x-sized ones are counted per element, gamma and beta per column, mean and rstd per row.
+    mix: the access mix its ceiling is measured with. flops: floating-point operations an element, for the roofline.
+    """
+
+    name: str
+    formula: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    mix: str
+    flops: int
+    subtract_mean: bool
+    has_beta: bool
+
+
+OPS = {
+    op.name: op
+    for op in (
+        Op(
+            "layernorm",
+            "y = (x - mean) * rstd * gamma + beta, rstd = 1 / sqrt(mean((x - mean)^2) + eps)",
+            ("x", "gamma", "beta"),
+            ("y", "mean", "rstd"),
+            "copy",
+            8,
+            subtract_mean=True,
+            has_beta=True,
+        ),
+        Op(
+            "rmsnorm",
+            "y = x * rstd * gamma, rstd = 1 / sqrt(mean(x^2) + eps)",
+            ("x", "gamma"),
+            ("y", "rstd"),
+            "copy",
+            4,
+            subtract_mean=False,
+            has_beta=False,
+        ),
+    )
+}
+
+
+def has_gamma(point: Point) -> bool:
+    return point.semantics.gamma
+
+
+def has_beta(point: Point) -> bool:
+    wanted = point.semantics.beta
+    return OPS[point.op].has_beta if wanted is None else wanted
+
+
+def saves_stats(point: Point) -> bool:
+    return bool(point.semantics.stats)
+
+
+def compulsory_bytes(point: Point) -> int:
+    """Bytes a launch must move: each input read once, each output written once, each by its own element size."""
+    op = OPS[point.op]
+    big = sum(name in ("x", "y", "residual", "sum", "dy", "dx") for name in op.inputs + op.outputs)
+    params = has_gamma(point) + has_beta(point)
+    stats = sum(name in ("mean", "rstd") for name in op.outputs) if saves_stats(point) else 0
+    return (
+        big * point.rows * point.hidden * point.element_bytes
+        + params * point.hidden * ELEMENT_BYTES[point.param_dtype]
+        + stats * point.rows * 4
+    )
+
+
+def flops(point: Point) -> int:
+    """Floating-point operations of a launch, an fma as two, by the formula (not by what a kernel happens to do)."""
+    return OPS[point.op].flops * point.rows * point.hidden
+
+
+def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    """Outputs in float64 of the inputs as rounded to their dtype; x is (rows, hidden) with any strides.
+
+    Returns y and the statistics the op has; the statistics are shaped (rows,).
+    """
+    import torch
+
+    eps = point.semantics.eps
+    x = tensors["x"].to(torch.float64)  # type: ignore[union-attr]
+    results: dict[str, torch.Tensor] = {}
+    if OPS[point.op].subtract_mean:
+        mean = x.mean(dim=1, keepdim=True)
+        # the mean of a float64 row is itself rounded; removing the residual makes constant rows exactly zero
+        mean = mean + (x - mean).mean(dim=1, keepdim=True)
+        x = x - mean
+        results["mean"] = mean[:, 0]
+    rstd = torch.rsqrt((x * x).mean(dim=1, keepdim=True) + eps)
+    results["rstd"] = rstd[:, 0]
+    y = x.mul_(rstd) if OPS[point.op].subtract_mean else x * rstd
+    if point.semantics.cast == "llama":
+        y = y.to(torch_dtype(point.dtype)).to(torch.float64)
+    if tensors.get("gamma") is not None:
+        y = y * (tensors["gamma"].to(torch.float64) + point.semantics.offset)  # type: ignore[union-attr]
+    if tensors.get("beta") is not None:
+        y = y + tensors["beta"].to(torch.float64)  # type: ignore[union-attr]
+    return results | {"y": y}
+
+
+def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Absolute error allowed at each element of y, shaped (rows, hidden), float64.
+
+    Three terms, with u the unit roundoff and fp32 accumulation throughout:
+
+    * the output's own rounding: one ulp of |y| (half an ulp is unavoidable; the other half is for the double rounding
+      of a value formed in fp32), and for the 16-bit types nothing more is granted for it;
+    * the fp32 arithmetic of the row: normalising, scaling and the sums of a pairwise or blocked order lose at most
+      (8 + log2 hidden) u32 of |xhat * gamma| (Higham, Accuracy and Stability, 4.2: blocked sums grow with their depth,
+      not with n; a plain running sum of each thread is granted by the factor 4);
+    * the rounding of the mean to fp32 (LayerNorm): an error of u32 * |mean| moves every centred value by that much,
+      so u32 * |mean| * rstd * |gamma|, twice for mean and subtraction. At |mean|/std = 1e6 this term is 0.1 and at
+      1e2 it is 1e-5: a flat tolerance would either pass a cancelling kernel or fail a right one.
+      A constant row has rstd = 1/sqrt(eps); there the term is capped at 1e-3, which an exact two-pass meets by
+      removing the residual of the mean, and a plain one does not.
+    """
+    import math
+
+    import torch
+
+    u32 = UNIT_ROUNDOFF["fp32"]
+    y = exact["y"].abs()
+    gamma, beta = tensors.get("gamma"), tensors.get("beta")
+    scale = gamma.to(torch.float64).abs() if gamma is not None else torch.ones((), dtype=torch.float64, device=y.device)
+    scaled = (exact["y"] - (beta.to(torch.float64) if beta is not None else 0.0)).abs()
+    allowed = ulp(y, point.dtype) + 4 * (8 + math.log2(max(point.hidden, 2))) * u32 * scaled
+    if beta is not None:
+        allowed = allowed + 2 * u32 * beta.to(torch.float64).abs()
+    if OPS[point.op].subtract_mean:
+        drift = 2 * u32 * (exact["mean"].abs() * exact["rstd"])[:, None]
+        constant = (exact["rstd"] * math.sqrt(point.semantics.eps) > 0.5)[:, None]
+        allowed = allowed + torch.where(constant, drift.clamp(max=1e-3), drift) * scale
+    return allowed
+
+
+def ulp(value: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Distance between neighbouring ``dtype`` values at |value| (float64), never below the smallest denormal."""
+    import torch
+
+    _, exponent = torch.frexp(value)
+    step = torch.ldexp(torch.full_like(value, 2 * UNIT_ROUNDOFF[dtype]), exponent - 1)
+    smallest = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}[dtype]
+    return torch.where(value == 0, smallest, step).clamp(min=smallest)
+
+
+def out_of_range(point: Point, tensors: dict[str, torch.Tensor | None]) -> bool:
+    """True where an fp32 accumulator cannot hold the sum of squares: |x| > 1.8e19 / sqrt(hidden) somewhere."""
+    x = tensors["x"]
+    if x is None or x.numel() == 0:
+        return False
+    finite = x[x.isfinite()]
+    return bool(finite.numel() and float(finite.abs().max()) > 1.8e19 / point.hidden**0.5)
+
+
+def torch_dtype(dtype: str) -> Any:
+    import torch
+
+    return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
