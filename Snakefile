@@ -1,0 +1,48 @@
+# normbench: from kernels and a config to a report about this GPU beside the published ones.
+# Everything written lies in results/ (disposable) or is reports/*.html; reports/data/ is the archive, no rule writes there.
+#
+#   snakemake --cores 1 report         measure the local GPU, if any, and build every page
+#   snakemake --cores 1 measurements   only measure
+#   snakemake --cores 1 verify         every contender on adversarial inputs
+#   snakemake --cores 2 cubins         every kernel for every architecture of the config, anywhere
+#   snakemake --cores 1 compare --config left=DEVICE/RUN right=DEVICE/RUN
+from snakemake.utils import min_version
+
+min_version("9.25")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/build.smk"
+
+
+if PLAN.targets:  # a GPU is visible: measure it, then show it beside the archive
+
+    include: "workflow/rules/measure.smk"
+
+
+include: "workflow/rules/report.smk"
+
+
+rule report:
+    """The index and a page for every device, archived or local."""
+    default_target: True
+    input:
+        index="reports/index.html",
+        pages=expand("reports/{device}.html", device=PLAN.devices),
+
+
+rule cubins:
+    """Every kernel compiled for every architecture of the config; needs neither GPU nor driver."""
+    input:
+        builds=expand(
+            "results/build/{arch}/{kernel}.json", arch=PLAN.archs, kernel=PLAN.compiled
+        ),
+
+
+rule measurements:
+    """Every race of every local GPU, without pages."""
+    input:
+        studies=expand("results/{target}/study.json", target=PLAN.targets),

@@ -1,0 +1,21 @@
+"""PyTorch eager: torch.nn.functional.layer_norm and rms_norm."""
+
+import torch
+
+LANG = "torch"
+DISTRIBUTION = "torch"
+
+
+def prepare(t):
+    """A launch of the eager function; with statistics by the native operators that return them."""
+    shape = (t.hidden,)
+    if t.op == "layernorm" and t.point.semantics.stats:
+
+        def run():
+            y, mean, rstd = torch.native_layer_norm(t.x, shape, t.gamma, t.beta, t.eps)
+            return {"y": y, "mean": mean.flatten(), "rstd": rstd.flatten()}
+
+        return run
+    if t.op == "layernorm":
+        return lambda: {"y": torch.nn.functional.layer_norm(t.x, shape, t.gamma, t.beta, t.eps)}
+    return lambda: {"y": torch.nn.functional.rms_norm(t.x, shape, t.gamma, t.eps)}

@@ -1,0 +1,140 @@
+// Elements and slots: how values of fp32, fp16 and bf16 are read, held and written.
+//
+// Arithmetic is fp32 everywhere; a 16-bit value is widened when it is used and an output is rounded once, to nearest even.
+// A slot is what one thread holds of a row: N elements packed in their own dtype, so a 16-bit row costs half the registers.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+// The value of template flag NORM.
+constexpr int LAYERNORM = 0;
+constexpr int RMSNORM = 1;
+
+template <typename E>
+struct Element;
+
+// PER: elements a 32-bit word. unpack, pack: between a word and PER floats.
+template <>
+struct Element<float> {
+    static constexpr int PER = 1;
+    static __device__ __forceinline__ float widen(float value) { return value; }
+    static __device__ __forceinline__ float narrow(float value) { return value; }
+    static __device__ __forceinline__ void unpack(unsigned word, float* values) { values[0] = __uint_as_float(word); }
+    static __device__ __forceinline__ unsigned pack(const float* values) { return __float_as_uint(values[0]); }
+};
+
+template <>
+struct Element<__half> {
+    static constexpr int PER = 2;
+    static __device__ __forceinline__ float widen(__half value) { return __half2float(value); }
+    static __device__ __forceinline__ __half narrow(float value) { return __float2half_rn(value); }
+    static __device__ __forceinline__ void unpack(unsigned word, float* values) {
+        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&word));
+        values[0] = both.x;
+        values[1] = both.y;
+    }
+    static __device__ __forceinline__ unsigned pack(const float* values) {
+        const __half2 both = __floats2half2_rn(values[0], values[1]);
+        return *reinterpret_cast<const unsigned*>(&both);
+    }
+};
+
+template <>
+struct Element<__nv_bfloat16> {
+    static constexpr int PER = 2;
+    static __device__ __forceinline__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+    static __device__ __forceinline__ __nv_bfloat16 narrow(float value) { return __float2bfloat16_rn(value); }
+    static __device__ __forceinline__ void unpack(unsigned word, float* values) {
+        // a bf16 is the upper half of the fp32 of the same value: one shift or mask, no conversion instruction
+        values[0] = __uint_as_float(word << 16);
+        values[1] = __uint_as_float(word & 0xffff0000u);
+    }
+    static __device__ __forceinline__ unsigned pack(const float* values) {
+        const __nv_bfloat162 both = __floats2bfloat162_rn(values[0], values[1]);
+        return *reinterpret_cast<const unsigned*>(&both);
+    }
+};
+
+// N elements of type E held by one thread. `mine` points at its first element, `left` counts the elements of the row from
+// there on (not positive: none), `step` is the distance between its elements. WIDE slots are contiguous (step 1) and
+// 16-byte aligned, and the row ends on a slot, so that a slot lies wholly inside or outside; others take elements singly.
+template <typename E, int N, bool WIDE>
+struct Slot {
+    static constexpr int PER = Element<E>::PER;
+    static constexpr int WORDS = N / PER;
+    static constexpr int QUADS = WORDS / 4;
+    static_assert(WORDS * PER == N && (!WIDE || QUADS * 4 == WORDS), "a slot is a whole number of 16-byte vectors");
+
+    unsigned word[WORDS];
+
+    static __device__ __forceinline__ bool inside(int j, int step, int left) { return (WIDE ? 0 : j * step) < left; }
+
+    // Elements outside the row read as zero.
+    __device__ __forceinline__ void load(const E* mine, int step, int left) {
+#pragma unroll
+        for (int k = 0; k < WORDS; ++k) word[k] = 0u;
+        if constexpr (WIDE) {
+            if (inside(0, step, left)) {
+#pragma unroll
+                for (int k = 0; k < QUADS; ++k) {
+                    const uint4 quad = reinterpret_cast<const uint4*>(mine)[k];
+                    word[4 * k] = quad.x;
+                    word[4 * k + 1] = quad.y;
+                    word[4 * k + 2] = quad.z;
+                    word[4 * k + 3] = quad.w;
+                }
+            }
+        } else {
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                if (inside(j, step, left)) word[j / PER] |= bits(mine[j * step]) << (16 * (j % PER));
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store(E* mine, int step, int left) const {
+        if constexpr (WIDE) {
+            if (inside(0, step, left)) {
+#pragma unroll
+                for (int k = 0; k < QUADS; ++k) {
+                    reinterpret_cast<uint4*>(mine)[k] =
+                        make_uint4(word[4 * k], word[4 * k + 1], word[4 * k + 2], word[4 * k + 3]);
+                }
+            }
+        } else {
+            float values[N];
+            unpack(values);  // exact, and narrowing the value again gives the same bits
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                if (inside(j, step, left)) mine[j * step] = Element<E>::narrow(values[j]);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void unpack(float (&values)[N]) const {
+#pragma unroll
+        for (int k = 0; k < WORDS; ++k) Element<E>::unpack(word[k], values + k * PER);
+    }
+
+    // Makes the compiler forget what it derived from the words. Without it the widened values of one pass stay alive for
+    // the next (64 registers for 8 bf16 vectors, and spills), though widening again costs one instruction an element.
+    __device__ __forceinline__ void forget() {
+#pragma unroll
+        for (int k = 0; k < WORDS; ++k) asm volatile("" : "+r"(word[k]));
+    }
+
+    __device__ __forceinline__ void pack(const float (&values)[N]) {
+#pragma unroll
+        for (int k = 0; k < WORDS; ++k) word[k] = Element<E>::pack(values + k * PER);
+    }
+
+private:
+    static __device__ __forceinline__ unsigned bits(const E& value) {
+        if constexpr (PER == 1) {
+            return *reinterpret_cast<const unsigned*>(&value);
+        } else {
+            return *reinterpret_cast<const unsigned short*>(&value);
+        }
+    }
+};

@@ -1,0 +1,55 @@
+// Sums over the threads that share a row, in a fixed order: the same bits every run and on every GPU.
+#pragma once
+
+// The threads of one row: LANES of them, a power of two up to 32, so that a warp serves several rows; or, where LANES is 0,
+// the whole block, of whatever size it was launched with (a multiple of 32).
+template <int LANES>
+struct Group {
+    static constexpr bool IN_WARP = LANES > 0;
+    static_assert(LANES >= 0 && LANES <= 32 && (LANES & (LANES - 1)) == 0, "part of a warp, or 0 for the block");
+
+    static __device__ __forceinline__ int size() {
+        if constexpr (IN_WARP) return LANES;
+        else return static_cast<int>(blockDim.x);
+    }
+
+    static __device__ __forceinline__ int lane() {
+        if constexpr (IN_WARP) return static_cast<int>(threadIdx.x) % LANES;
+        else return static_cast<int>(threadIdx.x);
+    }
+
+    static __device__ __forceinline__ long long row() {
+        if constexpr (IN_WARP) return static_cast<long long>(blockIdx.x) * (blockDim.x / LANES) + threadIdx.x / LANES;
+        else return blockIdx.x;
+    }
+
+    // Replaces each value by its sum over the group, in every thread. All threads of the block call it together.
+    // scratch: COUNT * 32 floats of shared memory that no earlier call used (so one barrier is enough), unused in a warp.
+    template <int COUNT>
+    static __device__ __forceinline__ void sum(float (&values)[COUNT], float* scratch) {
+        within_warp<IN_WARP ? LANES : 32>(values);
+        if constexpr (!IN_WARP) {
+            const int lane = threadIdx.x % 32;
+            if (lane == 0) {
+#pragma unroll
+                for (int k = 0; k < COUNT; ++k) scratch[k * 32 + threadIdx.x / 32] = values[k];
+            }
+            __syncthreads();
+            // every warp adds the partial sums again: cheaper than a second barrier to hand the result round
+            const int warps = blockDim.x / 32;
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) values[k] = lane < warps ? scratch[k * 32 + lane] : 0.0f;
+            within_warp<32>(values);
+        }
+    }
+
+private:
+    template <int WIDTH, int COUNT>
+    static __device__ __forceinline__ void within_warp(float (&values)[COUNT]) {
+#pragma unroll
+        for (int offset = WIDTH / 2; offset > 0; offset /= 2) {
+#pragma unroll
+            for (int k = 0; k < COUNT; ++k) values[k] += __shfl_xor_sync(0xffffffffu, values[k], offset);
+        }
+    }
+};

@@ -1,0 +1,61 @@
+"""What all tests share: the checkout, a subprocess that finds the package, and skips that say why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "workflow" / "lib"
+
+# the tests of a checkout test that checkout, installed or not, in this process and in those it starts
+sys.path.insert(0, str(LIBRARY))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(LIBRARY), os.environ.get("PYTHONPATH"))))
+
+
+@cache
+def gpu_missing() -> str | None:
+    """Why tests marked ``gpu`` cannot run here, or None."""
+    from normbench import device
+
+    if os.environ.get(device.FAKE):
+        return f"{device.FAKE} is set: no real GPU is looked at"
+    found = device.discover(os.environ.get(device.VISIBLE))
+    return None if found.gpus else " ".join(["no CUDA GPU here", *found.notes])
+
+
+@cache
+def browser_missing() -> str | None:
+    """Why tests marked ``browser`` cannot run here, or None."""
+    return None if shutil.which("chromium") or shutil.which("google-chrome") else "no Chromium on the PATH"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark, missing in (("gpu", gpu_missing), ("browser", browser_missing)):
+            if item.get_closest_marker(mark) and (reason := missing()):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def repository() -> Path:
+    """The checkout under test."""
+    return ROOT
+
+
+@pytest.fixture
+def normbench() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``normbench("sweep", "--out", path)`` runs a verb in a process of its own and returns it when it has ended."""
+
+    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "normbench", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+    return run

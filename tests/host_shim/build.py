@@ -1,0 +1,84 @@
+"""Builds a CUDA kernel file as a host library and launches variants of it on torch CPU tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from normbench import kernelfile
+
+HERE = Path(__file__).parent
+POINTERS = ("x", "gamma", "beta", "y", "mean", "rstd")
+_SIGNATURE = "void* x, void* gamma, void* beta, void* y, void* mean, void* rstd, long long rows, int hidden, "
+_SIGNATURE += "long long x_stride, long long y_stride, float eps"
+
+
+def build(kernel: kernelfile.Kernel, symbols: Iterable[str], includes: Iterable[str], folder: Path) -> ctypes.CDLL:
+    """Compile the kernel file with g++, one entry for each name expression.
+
+    Raises:
+        RuntimeError: g++ found an error; its text is the message.
+    """
+    source, library = folder / f"{kernel.stem}.cpp", folder / f"{kernel.stem}.so"
+    source.write_text(_source(kernel, list(symbols)))
+    flags = ["-std=c++17", "-O1", "-g", "-fno-strict-aliasing", "-ffp-contract=off", "-fPIC", "-shared", "-w"]
+    paths = [f"-I{HERE}", f"-I{kernel.path.resolve().parent.parent}", *(f"-isystem{path}" for path in includes)]
+    done = subprocess.run(["g++", *flags, *paths, str(source), "-o", str(library)], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return ctypes.CDLL(str(library))
+
+
+def _source(kernel: kernelfile.Kernel, symbols: list[str]) -> str:
+    names = {argument: argument for argument in kernel.launches[0].args}
+    cases = "\n".join(_case(index, symbol, names) for index, symbol in enumerate(symbols))
+    return f"""#include "cuda_on_host.hpp"
+#include "{kernel.path.resolve()}"
+template <typename... P, typename... A>
+void call(void (*kernel)(P...), A... arguments) {{ kernel((P)arguments...); }}
+extern "C" const char* run(int which, unsigned grid, unsigned block, {_SIGNATURE}) {{
+    static std::string error;
+    try {{
+        host::launch(grid, block, [&] {{
+            switch (which) {{
+{cases}
+            }}
+        }});
+    }} catch (const std::exception& problem) {{
+        error = problem.what();
+        return error.c_str();
+    }}
+    return nullptr;
+}}
+"""
+
+
+def _case(index: int, symbol: str, names: Mapping[str, str]) -> str:
+    return f"            case {index}: call({symbol}, {', '.join(names)}); break;"
+
+
+def launch(library: ctypes.CDLL, which: int, grid: int, block: int, tensors: Mapping[str, Any], **scalars: Any) -> None:
+    """Run one variant.
+
+    Raises:
+        RuntimeError: a deadlock, a trap or a misuse of a warp intrinsic.
+    """
+    run = library.run
+    run.restype = ctypes.c_char_p
+    pointers = [ctypes.c_void_p(None if tensors[name] is None else tensors[name].data_ptr()) for name in POINTERS]
+    error = run(
+        which,
+        ctypes.c_uint(grid),
+        ctypes.c_uint(block),
+        *pointers,
+        ctypes.c_longlong(scalars["rows"]),
+        ctypes.c_int(scalars["hidden"]),
+        ctypes.c_longlong(scalars["x_stride"]),
+        ctypes.c_longlong(scalars["y_stride"]),
+        ctypes.c_float(scalars["eps"]),
+    )
+    if error is not None:
+        raise RuntimeError(error.decode())

@@ -1,0 +1,231 @@
+"""Finished studies on disk: those published in the archive and those still in results/, read and checked alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from normbench import schema
+from normbench.cli import UserError
+
+Facts = dict[str, Any]
+TABLES = ("cases", "showdown", "ceilings", "resources", "checks")
+OURS = ("cuda", "triton")
+TWIN = "__twin"
+
+
+class ArchiveError(UserError):
+    """A study on disk is not what it should be; the message names the file."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One study of one device. tables: every table of the schema by name, empty where it was not made."""
+
+    device: str
+    run: str
+    machine: Facts
+    study: Facts
+    tables: Mapping[str, pl.DataFrame]
+
+    @property
+    def id(self) -> str:
+        return f"{self.device}/{self.run}"
+
+
+def folders(archive: Path | str) -> list[Path]:
+    """``<device>/<run>`` folders of the archive, sorted; a half-copied one starts with a dot and is none."""
+    found = Path(archive).glob("*/*/machine.json")
+    return sorted(path.parent for path in found if not any(part.startswith(".") for part in path.parts[-3:-1]))
+
+
+def local_folders(results: Path | str) -> list[Path]:
+    """Targets of results/ that were measured to the end, sorted: rule ``record`` writes study.json last."""
+    return sorted(path.parent for path in Path(results).glob("*/study.json"))
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The files of a study that ``collect`` reads, archived or local."""
+    yield from (path for name in ("machine.json", "study.json") if (path := folder / name).is_file())
+    yield from sorted(folder.glob("*.parquet"))
+    for name in ("cases", "showdown", "checks"):
+        yield from sorted((folder / name).glob("*.parquet"))
+
+
+def locate(text: str, archive: Path | str = "reports/data") -> Path:
+    """The folder of an archived run, given as a path or as ``device/run``.
+
+    Raises:
+        ArchiveError: there is none; the sentence names those of the same device, or all devices.
+    """
+    for folder in (Path(text), Path(archive) / text):
+        if (folder / "machine.json").is_file():
+            return folder
+    known = [f"{folder.parent.name}/{folder.name}" for folder in folders(archive)]
+    raise ArchiveError(f"{text}: no archived run; there are {', '.join(known) or 'none'}")
+
+
+def read_archived(folder: Path | str) -> Run:
+    """One run of the archive, validated.
+
+    Raises:
+        SchemaError: a table breaks a rule of the schema.
+        ArchiveError: a file is missing, or names another device or run than its folder.
+    """
+    folder = Path(folder)
+    machine, study = read_json(folder / "machine.json"), read_json(folder / "study.json")
+    device, run = folder.resolve().parent.name, folder.name
+    for name, value in (("device", device), ("run", run)):
+        if machine.get(name) != value:
+            path = folder / "machine.json"
+            raise ArchiveError(f"{path}: {name} is {machine.get(name)!r}, but the folder says {value!r}")
+    tables = {name: _archived_table(folder, name) for name in TABLES}
+    for name, frame in tables.items():
+        strange = frame.filter((pl.col("device") != device) | (pl.col("run") != run))
+        if strange.height:
+            row = strange.row(0, named=True)
+            raise ArchiveError(f"{folder / name}.parquet: holds a row of {row['device']}/{row['run']}")
+    return Run(device, run, machine, study, tables)
+
+
+def _archived_table(folder: Path, name: str) -> pl.DataFrame:
+    path = folder / f"{name}.parquet"
+    if name == "checks" and not path.exists():
+        return schema.TABLES[name].empty()
+    return schema.read(path, schema.TABLES[name])
+
+
+def read_json(path: Path) -> Facts:
+    """A JSON object.
+
+    Raises:
+        ArchiveError: the file is missing or holds something else.
+    """
+    try:
+        values = json.loads(path.read_text())
+    except OSError as error:
+        raise ArchiveError(f"{path}: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise ArchiveError(f"{path}: not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ArchiveError(f"{path}: not a JSON object")
+    return values
+
+
+def read_local(folder: Path | str, builds: Path | str) -> Run:
+    """A finished study in results/<target>, validated, under the run id it would be published with.
+
+    The study is what its own study.json says: the ops asked for, and the kernels their races name; tables of an
+    earlier, wider study that still lie there are not read.
+
+    Raises:
+        SchemaError: a table breaks a rule of the schema.
+        ArchiveError: a file is missing, or a table does not hold the points of the study.
+    """
+    folder = Path(folder)
+    machine, study = read_json(folder / "machine.json"), read_json(folder / "study.json")
+    device = folder.name
+    showdown = _races(folder, study)
+    contenders = {name.removesuffix(TWIN) for name in showdown["contender"].unique()}
+    stems = sorted({name.removesuffix(TWIN) for name in showdown.filter(pl.col("lang").is_in(OURS))["contender"]})
+    tables = {
+        "showdown": showdown,
+        "cases": _concat("cases", [_cases(folder / "cases" / f"{stem}.parquet", showdown) for stem in stems]),
+        "ceilings": schema.read(folder / "ceilings.parquet", schema.CEILINGS),
+        "resources": _resources(Path(builds), stems),
+        "checks": _checks(folder / "checks", contenders),
+    }
+    for name, frame in tables.items():
+        strange = frame.filter(pl.col("device") != device)
+        if strange.height and name != "resources":
+            raise ArchiveError(f"{folder}: table {name} holds a row of {strange['device'][0]}")
+    run = run_id(showdown, folder)
+    labelled = {
+        name: schema.validate(
+            frame.with_columns(device=pl.lit(device), run=pl.lit(run)), schema.TABLES[name], f"{folder}: {name}"
+        )
+        for name, frame in tables.items()
+    }
+    return Run(device, run, {"device": device, "run": run} | machine, study, labelled)
+
+
+def run_id(showdown: pl.DataFrame, where: Path | str = "showdown") -> str:
+    """``20261129T171500-ab12cd3``: when the newest race ended, and the sources it was measured with.
+
+    Raises:
+        ArchiveError: no row says when it was measured.
+    """
+    dated = showdown.filter(pl.col("measured_at").is_not_null() & pl.col("sources").is_not_null())
+    if dated.is_empty():
+        raise ArchiveError(f"{where}: no race says when and with which sources it was measured")
+    newest = dated.sort("measured_at", "sources").row(-1, named=True)
+    return f"{newest['measured_at'].translate(str.maketrans('', '', '-:Z'))}-{newest['sources'][:7]}"
+
+
+def _races(folder: Path, study: Facts) -> pl.DataFrame:
+    frames = []
+    for op in study["study"]["ops"]:
+        path = folder / "showdown" / f"{op}.parquet"
+        frame = schema.read(path, schema.SHOWDOWN)
+        _whole(path, work(frame.iter_rows(named=True)), work(row for row in study["points"] if row["op"] == op))
+        frames.append(frame)
+    return _concat("showdown", frames)
+
+
+def _cases(path: Path, showdown: pl.DataFrame) -> pl.DataFrame:
+    """Tuning of one kernel; it must cover every point at which the race did not refuse it."""
+    frame = schema.read(path, schema.CASES)
+    raced = showdown.filter((pl.col("contender") == path.stem) & (pl.col("status") != "skipped"))
+    wanted, found = work(raced.iter_rows(named=True)), work(frame.iter_rows(named=True))
+    _whole(path, found & wanted, wanted)
+    return frame.filter(pl.col("op").is_in(showdown["op"].unique().to_list()))
+
+
+def work(rows: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
+    """What identifies points across memory tiers: rows count only where the study fixes them, in latency points."""
+    return {
+        (
+            row["op"],
+            row["dtype"],
+            row["hidden"],
+            row["regime"],
+            row["semantics"],
+            row["rows"] if row["regime"] == "latency" else None,
+        )
+        for row in rows
+    }
+
+
+def _whole(path: Path, found: set[tuple[Any, ...]], wanted: set[tuple[Any, ...]]) -> None:
+    missing, strange = wanted - found, found - wanted
+    if missing:
+        raise ArchiveError(
+            f"{path}: holds {len(wanted) - len(missing)} of the {len(wanted)} points of the study; missing is "
+            f"{_first(missing)}; run snakemake again to finish it"
+        )
+    if strange:
+        raise ArchiveError(f"{path}: holds {_first(strange)}, which is no point of the study in study.json beside it")
+
+
+def _first(points: set[tuple[Any, ...]]) -> str:
+    """One point in words, the same one every time."""
+    return " ".join(str(part) for part in min(points, key=str) if part is not None)
+
+
+def _checks(folder: Path, contenders: set[str]) -> pl.DataFrame:
+    paths = [path for path in sorted(folder.glob("*.parquet")) if path.stem in contenders]
+    return _concat("checks", [schema.read(path, schema.CHECKS) for path in paths])
+
+
+def _resources(builds: Path, stems: list[str]) -> pl.DataFrame:
+    paths = [path for path in sorted(builds.glob("*/*.parquet")) if path.stem in stems]
+    return _concat("resources", [schema.read(path, schema.RESOURCES) for path in paths])
+
+
+def _concat(name: str, frames: list[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat([schema.TABLES[name].empty(), *frames])

@@ -1,0 +1,20 @@
+"""Verb ``ceilings``: the measured roofs of a GPU (worker side: roofs.py)."""
+
+from __future__ import annotations
+
+import argparse
+
+from normbench import harness, schema
+from normbench.harness import Measurement
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    harness.add_arguments(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    measurement = Measurement(args, "ceilings", "ceilings")
+    points = [point.identity() for point in measurement.points]
+    done = measurement.run([(measurement.task(points=points), 15)], measurement.context("ceilings", points))
+    harness.write((entry["row"] for entry in done.values()), schema.CEILINGS, args.out)
+    return 0

@@ -1,0 +1,34 @@
+"""The charts of a device page, one file each: ``prepare(measured)`` chooses the rows, ``chart(frame)`` draws them."""
+
+from __future__ import annotations
+
+from normbench.charts import (
+    bandwidth,
+    blockmap,
+    clocks,
+    correctness,
+    error,
+    l2,
+    latency,
+    resources,
+    roofline,
+    samples,
+    speedup,
+)
+from normbench.charts.kit import Module
+
+# in the order of the page; blockmap is drawn once a kernel and stands in its card
+CHARTS: tuple[Module, ...] = (
+    bandwidth,
+    speedup,
+    roofline,
+    latency,
+    l2,
+    error,
+    correctness,
+    samples,
+    clocks,
+    resources,
+)
+
+__all__ = ["CHARTS", "Module", "blockmap"]

@@ -1,0 +1,63 @@
+"""Speed-up over torch eager, torch.compile and the best baseline of the same race."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from normbench.charts import kit
+from normbench.formats import quantity
+from normbench.measured import Measured
+from normbench.metrics import Drawable, drawable
+
+NAME = "speedup"
+TITLE = "Speed-up (times as fast)"
+HELP = (
+    "Above 1 is faster than the reference chosen under “speed-up over”, below 1 slower; both times are from one race. "
+    "The axis is logarithmic, so twice and half as fast are equally far from 1."
+)
+NOTHING = "Speed-up: no race of this device has a quotable time of torch eager, torch.compile or another baseline."
+AGAINST = {"speedup_eager": "torch eager", "speedup_compile": "torch.compile", "speedup_best": "best baseline"}
+
+
+def prepare(measured: Measured) -> Drawable:
+    """Long form: one row a contender, point and reference; points whose reference has no quotable time are counted."""
+    chosen = drawable(kit.raced(measured, "stream", "ours", "baseline"), "time_us_p50", positive=True)
+    wide = kit.evident(chosen.frame, "gbps", "time_us_p50", "aligned", *AGAINST)
+    index = [name for name in wide.columns if name not in AGAINST]
+    long = wide.unpivot(on=list(AGAINST), index=index, variable_name="against", value_name="speedup").with_columns(
+        pl.col("against").replace_strict(AGAINST)
+    )
+    present = long.filter(pl.col("speedup").is_not_null().any().over("against"))
+    compared = drawable(present, "speedup", positive=True)
+    return Drawable(compared.frame, " ".join(filter(None, [chosen.omitted, _without_reference(present)])))
+
+
+def _without_reference(long: pl.DataFrame) -> str:
+    """How many points each reference has no quotable time at."""
+    missing = long.filter(pl.col("speedup").is_null()).group_by("against").agg(pl.struct("op", "dtype", "rows", "hidden").n_unique())
+    counts = ", ".join(f"{name} at {quantity(n, 'point')}" for name, n in missing.sort("against").iter_rows())
+    return f"Without a quotable time, so not compared with: {counts}." if counts else ""
+
+
+def chart(frame: pl.DataFrame) -> alt.LayerChart:
+    selectors = kit.picks(frame, "op", "dtype", "against")
+    selection = kit.highlight()
+    base = alt.Chart(frame).encode(
+        x=kit.sizes("hidden", frame, "hidden size (elements)"),
+        y=alt.Y(
+            "speedup:Q",
+            title="times as fast as the reference",
+            scale=alt.Scale(type="log", base=2, nice=False, padding=12),
+            axis=alt.Axis(format="~r", tickCount=7),
+        ),
+        color=kit.colour(kit.contenders(frame)),
+        opacity=kit.faded(selection),
+    )
+    times = alt.Tooltip("speedup:Q", title="times as fast", format=".3~f")
+    tooltip = kit.tooltip(times, alt.Tooltip("against:N", title="as"), kit.GBPS, kit.TIME, frame=frame)
+    one = alt.Chart(frame).mark_rule(style="ceiling").encode(y=alt.datum(1))
+    lines = base.transform_filter(alt.datum.aligned).mark_line(strokeWidth=1.8).encode(strokeDash=kit.dash())
+    points = base.mark_point(filled=True, size=kit.MARK_SIZE).encode(shape=kit.shape(), tooltip=tooltip)
+    layered = alt.layer(one, lines, points.add_params(selection)).properties(width=kit.WIDTH, height=kit.HEIGHT)
+    return kit.picked(layered, selectors)  # type: ignore[no-any-return]

@@ -1,0 +1,201 @@
+"""Is an output right: errors against float64, the contracts with torch, and the signs of work not done.
+
+``Expected`` is computed once per buffer set and serves every contender of the point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from normbench import ops
+from normbench.points import Point
+from normbench.tensors import poisoned
+
+if TYPE_CHECKING:
+    import torch
+
+CHUNK_ELEMENTS = 1 << 25  # float64 temporaries of a check stay under 300 MB each
+
+
+@dataclass
+class Expected:
+    """Reference output of one buffer set: y and statistics in float64, tolerance and ulp of y in float32."""
+
+    point: Point
+    y: torch.Tensor
+    allowed: torch.Tensor
+    ulp: torch.Tensor
+    stats: dict[str, torch.Tensor]
+    out_of_range: bool
+    torch_y: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of one check; the fields are columns of the tables."""
+
+    status: str
+    reason: str | None = None
+    err_max_abs: float | None = None
+    err_ulp_max: float | None = None
+    tolerance: float | None = None
+    tolerance_used: float | None = None
+    failing_elements: int | None = None
+    accurate: bool | None = None
+    allclose_torch: bool | None = None
+    allclose_seed: bool | None = None
+    bitwise_torch: bool | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+
+def _chunks(point: Point) -> list[slice]:
+    step = max(1, CHUNK_ELEMENTS // max(point.hidden, 1))
+    return [slice(start, min(start + step, point.rows)) for start in range(0, point.rows, step)]
+
+
+def expect(point: Point, inputs: dict[str, torch.Tensor | None], with_torch: bool = False) -> Expected:
+    """Reference and tolerances of ``inputs``; ``with_torch`` also keeps torch eager's output for the contracts."""
+    import torch
+
+    x = inputs["x"]
+    assert x is not None
+    y = torch.empty(point.rows, point.hidden, dtype=torch.float64, device=x.device)
+    allowed = torch.empty(point.rows, point.hidden, dtype=torch.float32, device=x.device)
+    step = torch.empty_like(allowed)
+    stats: dict[str, list[torch.Tensor]] = {}
+    for rows in _chunks(point):
+        part = {**inputs, "x": x[rows]}
+        exact = ops.reference(point, part)
+        y[rows] = exact["y"]
+        allowed[rows] = ops.tolerance(point, part, exact).to(torch.float32)
+        step[rows] = ops.ulp(exact["y"], point.dtype).to(torch.float32)
+        for name in ("mean", "rstd"):
+            if name in exact:
+                stats.setdefault(name, []).append(exact[name])
+    joined = {name: torch.cat(parts) for name, parts in stats.items()}
+    eager = torch_eager(point, inputs) if with_torch else None
+    return Expected(point, y, allowed, step, joined, ops.out_of_range(point, inputs), eager)
+
+
+def torch_eager(point: Point, inputs: dict[str, Any]) -> torch.Tensor | None:
+    """Torch's own answer, or None where it refuses (mixed parameter types, an overflow of its limits)."""
+    import torch
+
+    functional = torch.nn.functional
+    shape = (point.hidden,)
+    try:
+        if point.op == "layernorm":
+            return functional.layer_norm(inputs["x"], shape, inputs["gamma"], inputs["beta"], point.semantics.eps)
+        return functional.rms_norm(inputs["x"], shape, inputs["gamma"], point.semantics.eps)
+    except RuntimeError:
+        return None
+
+
+def check(expected: Expected, outputs: dict[str, torch.Tensor]) -> Verdict:
+    """Judge one set of outputs; the first thing wrong is the one named."""
+    point = expected.point
+    y = outputs["y"].reshape(point.rows, point.hidden)
+    if not point.rows:
+        return Verdict("ok", accurate=True)
+    if bool(poisoned(y).all()):
+        return Verdict("no_work", "the output was not written")
+    verdict = _errors(expected, y)
+    for name, exact in expected.stats.items():
+        if verdict.ok and outputs.get(name) is not None and not _stat_close(outputs[name], exact, name, expected):
+            return Verdict("wrong", f"{name} is off by more than its tolerance", verdict.err_max_abs)
+    return verdict
+
+
+def check_copy(x: torch.Tensor, y: torch.Tensor) -> Verdict:
+    """The device copy is right when y equals x; it has no error against a norm."""
+    if bool(poisoned(y).all()) and y.numel():
+        return Verdict("no_work", "the output was not written")
+    return Verdict("ok") if bool((x == y).all()) else Verdict("wrong", "the copy differs from its source")
+
+
+def _errors(expected: Expected, y: torch.Tensor) -> Verdict:
+    import torch
+
+    point = expected.point
+    largest = torch.zeros(3, dtype=torch.float64, device=y.device)
+    failing = torch.zeros((), dtype=torch.int64, device=y.device)
+    unwritten = torch.zeros((), dtype=torch.int64, device=y.device)
+    at_worst = 0.0
+    for rows in _chunks(point):
+        part, exact = y[rows], expected.y[rows]
+        value = part.to(torch.float64)
+        same = (value == exact) | (value.isnan() & exact.isnan())
+        rounded_away = value.isinf() & (exact.abs() > torch.finfo(part.dtype).max)
+        error = torch.where(same | rounded_away, 0.0, (value - exact).abs())
+        error = error.nan_to_num(nan=float("inf"), posinf=float("inf"))
+        used = error / expected.allowed[rows]
+        ulps = error / expected.ulp[rows]
+        worst = torch.stack((error.max(), ulps.max(), used.max()))
+        if bool(worst[2] > largest[2]):
+            at_worst = float(expected.allowed[rows].flatten()[used.argmax()])
+        largest = torch.maximum(largest, worst)
+        failing += (used > 1).sum()
+        unwritten += poisoned(part).sum()
+    error, ulps, used = (float(value) if value < float("inf") else None for value in largest.tolist())
+    bad = int(failing)
+    facts: dict[str, Any] = {
+        "err_max_abs": error,
+        "err_ulp_max": ulps,
+        "tolerance": at_worst or None,
+        "tolerance_used": used,
+        "failing_elements": bad,
+        "accurate": bad == 0,
+    } | _contracts(expected, y)
+    if expected.out_of_range:
+        return Verdict("out_of_range", "the sum of squares overflows fp32 for this input", **facts)
+    if int(unwritten):
+        return Verdict("wrong", f"{int(unwritten)} elements were not written", **facts)
+    if bad:
+        return Verdict("wrong", f"{bad} elements outside the tolerance, the worst at {_times(used)} of it", **facts)
+    return Verdict("ok", None, **facts)
+
+
+def _times(used: float | None) -> str:
+    return "no finite value" if used is None else f"{used:.3g} times"
+
+
+def _stat_close(value: torch.Tensor, exact: torch.Tensor, name: str, expected: Expected) -> bool:
+    """Saved statistics are fp32; mean may be off by a few roundings of the row's largest value, rstd relatively."""
+    import torch
+
+    u32 = ops.UNIT_ROUNDOFF["fp32"]
+    error = (value.to(torch.float64) - exact).abs()
+    if name == "rstd":
+        drift = u32 * expected.stats["mean"].abs() * exact if "mean" in expected.stats else 0.0
+        allowed = exact * (1e-5 + drift**2)
+    else:
+        allowed = 8 * u32 * (exact.abs() + 1 / expected.stats["rstd"])
+    return bool((error <= allowed).logical_or(error.isnan() & exact.isnan()).all())
+
+
+def _contracts(expected: Expected, y: torch.Tensor) -> dict[str, bool]:
+    """Contracts with torch eager's output, where there is one.
+
+    allclose_torch: atol = rtol = 1e-4 in fp32 (KernelBench); 16-bit types one output ulp where that is more.
+    allclose_seed: atol = rtol 1e-5 in fp32, 1e-4 in 16-bit types, as the Triton seed asks.
+    """
+    import torch
+
+    theirs = expected.torch_y
+    if theirs is None:
+        return {}
+    bits = {4: torch.int32, 2: torch.int16}[y.element_size()]
+    same = bool((theirs.contiguous().view(bits) == y.contiguous().view(bits)).all())
+    if same:
+        return {"bitwise_torch": True, "allclose_torch": True, "allclose_seed": True}
+    dtype = expected.point.dtype
+    rtol = max(1e-4, 2 * ops.UNIT_ROUNDOFF[dtype])
+    seed = 1e-5 if dtype == "fp32" else 1e-4
+    rows = _chunks(expected.point)
+    close = all(torch.allclose(theirs[part], y[part], rtol, 1e-4, equal_nan=True) for part in rows)
+    seeded = all(torch.allclose(theirs[part], y[part], seed, seed, equal_nan=True) for part in rows)
+    return {"bitwise_torch": False, "allclose_torch": close, "allclose_seed": seeded}

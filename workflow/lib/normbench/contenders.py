@@ -1,0 +1,399 @@
+"""Whoever can do the work of a point: our CUDA and Triton kernels, the baselines, and callables from outside.
+
+A contender says what it refuses, which variants it has, and binds itself to tensors; a bound contender is a function
+that enqueues one launch on torch's current stream and returns its outputs by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Protocol
+
+from normbench import kernelfile, ops
+from normbench.gpu import FakeGpu, Gpu, Launch
+from normbench.kernelfile import Kernel, Variant
+from normbench.points import Point, canonical_json, short_hash
+from normbench.tensors import Tensors
+
+STATIC = ("registers", "spill_bytes", "smem_bytes", "blocks_per_sm")
+
+
+class Unsupported(Exception):
+    """The contender refuses this work; the text is the row's reason, its status is skipped."""
+
+
+class Contender(Protocol):
+    """What measuring code needs of a contender. ``sha`` changes when its numbers may."""
+
+    stem: str
+    lang: str
+    sha: str
+    copies: bool  # copies x to y: the yardstick, not a norm
+
+    def refusal(self, point: Point, gpu: Gpu) -> str | None: ...
+
+    def variants(self, point: Point, gpu: Gpu, blocks: list[int]) -> list[Variant]: ...
+
+    def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch: ...
+
+    def static(self, point: Point, variant: Variant) -> dict[str, int]: ...
+
+
+def namespace(tensors: Tensors) -> SimpleNamespace:
+    """What a Triton ``launch`` and a baseline's ``prepare`` are given."""
+    point = tensors.point
+    names = {name: tensors.get(name) for name in ("x", "gamma", "beta", "y", "mean", "rstd")}
+    y = names["y"]
+    return SimpleNamespace(
+        **names,
+        point=point,
+        op=point.op,
+        rows=point.rows,
+        hidden=point.hidden,
+        eps=point.semantics.eps,
+        x_stride=point.row_stride,
+        y_stride=y.stride(0) if y is not None else point.hidden,
+    )
+
+
+class _Ours:
+    """What the CUDA and the Triton contenders share."""
+
+    copies = False
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.stem, self.lang, self.sha = kernel.stem, kernel.lang, kernel.sha
+
+    def refusal(self, point: Point, gpu: Gpu) -> str | None:
+        return self.kernel.refusal(self._names(point, gpu, kernelfile.pitch_alignment(point)))
+
+    def variants(self, point: Point, gpu: Gpu, blocks: list[int]) -> list[Variant]:
+        return self.kernel.variants(blocks, self._names(point, gpu, kernelfile.pitch_alignment(point)))
+
+    @staticmethod
+    def _names(point: Point, gpu: Gpu, aligned: int) -> dict[str, Any]:
+        return kernelfile.launch_names(point, gpu.arch, gpu.sm_count, aligned)
+
+
+class CudaKernel(_Ours):
+    """A .cu file compiled to ``build`` (.json beside .cubin and .parquet)."""
+
+    def __init__(self, kernel: Kernel, build: Path) -> None:
+        super().__init__(kernel)
+        self.build = json.loads(build.read_text())
+        self.binary = build.with_suffix(".cubin").read_bytes()
+        self.table = build.with_suffix(".parquet")
+        self.sha = short_hash(kernel.sha + short_hash(self.binary, 32), 32)
+        self._handles: dict[str, Any] = {}
+
+    def refusal(self, point: Point, gpu: Gpu) -> str | None:
+        error = self.build.get("error")
+        if error and not gpu.fake:
+            raise CompileError(error)
+        return super().refusal(point, gpu)
+
+    @cached_property
+    def _module(self) -> Any:
+        from cuda.core import Device, ObjectCode
+
+        Device(0).set_current()
+        load = ObjectCode.from_ptx if self.build.get("format") == "ptx" else ObjectCode.from_cubin
+        return load(self.binary, symbol_mapping=self.build["lowered"])
+
+    def _handle(self, symbol: str, smem_bytes: int) -> Any:
+        key = f"{symbol} {smem_bytes}"
+        if key not in self._handles:
+            handle = self._module.get_kernel(symbol)
+            if smem_bytes > 48 << 10:
+                allow_smem(handle, smem_bytes)
+            self._handles[key] = handle
+        return self._handles[key]
+
+    def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
+        if isinstance(gpu, FakeGpu):
+            return FakeLaunch(self.stem, variant, tensors, gpu)
+        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
+        scratch = {
+            name: gpu.torch.empty(int(kernelfile.evaluate(size, names)), dtype=gpu.torch.uint8, device=gpu.device)
+            for name, size in self.kernel.scratch.items()
+        }
+        outputs = tensors.outputs()
+        if not tensors.point.rows:
+            return lambda: outputs
+        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.launches]
+        return CudaLaunch(steps, outputs, scratch)
+
+    def _step(
+        self, launch: kernelfile.Launch, names: dict[str, Any], tensors: Tensors, scratch: dict[str, Any], gpu: Any
+    ) -> tuple[Any, Any, list[Any]]:
+        from cuda.core import LaunchConfig
+
+        smem, cluster = (int(kernelfile.evaluate(text, names)) for text in (launch.smem, launch.cluster))
+        if smem > gpu.smem_optin_bytes:
+            raise Unsupported(f"needs {smem} bytes of shared memory a block, the device offers {gpu.smem_optin_bytes}")
+        grid = tuple(int(kernelfile.evaluate(text, names)) for text in launch.grid)
+        block = tuple(int(kernelfile.evaluate(text, names)) for text in launch.block)
+        if cluster:
+            grid = (grid[0] // cluster, *grid[1:])
+        config = LaunchConfig(
+            grid=grid, block=block, cluster=cluster or None, shmem_size=smem, is_cooperative=launch.cooperative
+        )
+        arguments = [_argument(name, names, tensors, scratch) for name in launch.args]
+        return config, self._handle(launch.symbol(names), smem), arguments
+
+    @cached_property
+    def _resources(self) -> dict[str, dict[str, int]]:
+        from normbench import schema
+
+        found: dict[str, dict[str, int]] = {}
+        for row in schema.read(self.table, schema.RESOURCES).iter_rows(named=True):
+            key = f"{row['op']} {row['dtype']} {row['param_dtype']} {row['variant']}"
+            best = found.setdefault(key, {})
+            for name in STATIC:
+                if row[name] is not None:
+                    worst = min if name == "blocks_per_sm" else max
+                    best[name] = worst(best.get(name, row[name]), row[name])
+        return found
+
+    def static(self, point: Point, variant: Variant) -> dict[str, int]:
+        return self._resources.get(f"{point.op} {point.dtype} {point.param_dtype} {canonical_json(variant)}", {})
+
+
+class CompileError(Exception):
+    """The kernel did not compile; the text is the first useful line of the log."""
+
+
+@dataclass
+class CudaLaunch:
+    """The launches of one bound CUDA kernel; keeps scratch memory alive."""
+
+    steps: list[tuple[Any, Any, list[Any]]]
+    outputs: dict[str, Any]
+    scratch: dict[str, Any]
+
+    def __call__(self) -> dict[str, Any]:
+        import torch
+        from cuda.core import Stream, launch
+
+        stream = Stream.from_handle(torch.cuda.current_stream().cuda_stream)
+        for config, handle, arguments in self.steps:
+            launch(stream, config, handle, *arguments)
+        return self.outputs
+
+
+def _argument(name: str, names: dict[str, Any], tensors: Tensors, scratch: dict[str, Any]) -> Any:
+    import numpy
+
+    point = tensors.point
+    if name in scratch:
+        return int(scratch[name].data_ptr())
+    if name in ("hidden", "sm_count"):
+        return numpy.int32(names[name])
+    if name in ("rows", "x_stride", "y_stride"):
+        y = tensors.get("y")
+        pitch = y.stride(0) if y is not None else point.hidden
+        return numpy.int64({"rows": point.rows, "x_stride": point.row_stride, "y_stride": pitch}[name])
+    if name == "eps":
+        return numpy.float32(point.semantics.eps)
+    if name in names:
+        return numpy.int32(names[name])
+    tensor = tensors.get(name)
+    return int(tensor.data_ptr()) if tensor is not None else 0
+
+
+def allow_smem(handle: Any, smem_bytes: int) -> None:
+    """More than 48 KB of shared memory a block needs the opt-in."""
+    from cuda.bindings import driver
+
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    kernel = driver.CUkernel(int(handle.handle))
+    (error,) = driver.cuKernelSetAttribute(attribute, smem_bytes, kernel, driver.CUdevice(0))
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise Unsupported(f"the driver refuses {smem_bytes} bytes of shared memory a block ({error.name})")
+
+
+class TritonKernel(_Ours):
+    """A Triton file: ``launch(t, **axes)`` enqueues one launch and returns the compiled kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._static: dict[str, dict[str, int]] = {}
+
+    @cached_property
+    def module(self) -> ModuleType:
+        return load_module(self.kernel.path)
+
+    def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
+        if isinstance(gpu, FakeGpu):
+            return FakeLaunch(self.stem, variant, tensors, gpu)
+        t, outputs = namespace(tensors), tensors.outputs()
+        if not tensors.point.rows:
+            return lambda: outputs
+        key = self._key(tensors.point, variant)
+
+        def run() -> dict[str, Any]:
+            compiled = self.module.launch(t, **variant)
+            if key not in self._static:
+                self._static[key] = _triton_resources(compiled)
+            return outputs
+
+        return run
+
+    @staticmethod
+    def _key(point: Point, variant: Variant) -> str:
+        return f"{point.op} {point.dtype} {point.hidden} {canonical_json(variant)}"
+
+    def static(self, point: Point, variant: Variant) -> dict[str, int]:
+        return self._static.get(self._key(point, variant), {})
+
+
+def _triton_resources(compiled: Any) -> dict[str, int]:
+    """Registers, spills and shared memory as Triton read them when it loaded the kernel."""
+    found: dict[str, int] = {}
+    for name, attribute in (("registers", "n_regs"), ("spill_bytes", "n_spills")):
+        value = getattr(compiled, attribute, None)
+        if isinstance(value, int):
+            found[name] = value
+    shared = getattr(getattr(compiled, "metadata", None), "shared", None)
+    if isinstance(shared, int):
+        found["smem_bytes"] = shared
+    return found
+
+
+class External:
+    """A baseline file (kernels/baselines/<stem>.py) or ``module:function`` from outside: ``prepare(t) -> launch``.
+
+    A baseline module names ``LANG`` (torch, triton or library), ``DISTRIBUTION`` (for the version) and raises
+    Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm.
+    """
+
+    copies = False
+
+    def __init__(self, stem: str, lang: str, sha: str, load: Any) -> None:
+        self.stem, self.lang, self.sha = stem, lang, sha
+        self._load = load
+
+    def refusal(self, point: Point, gpu: Gpu) -> str | None:
+        return None
+
+    def variants(self, point: Point, gpu: Gpu, blocks: list[int]) -> list[Variant]:
+        return [{}]
+
+    @cached_property
+    def _prepare(self) -> Any:
+        return self._load()
+
+    def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
+        if isinstance(gpu, FakeGpu):
+            return FakeLaunch(self.stem, variant, tensors, gpu, self.copies)
+        try:
+            prepare = self._prepare
+        except ImportError as error:
+            raise Unsupported(f"not installed ({str(error).splitlines()[0]})") from error
+        launch: Launch = prepare(namespace(tensors))
+        return launch
+
+    def static(self, point: Point, variant: Variant) -> dict[str, int]:
+        return {}
+
+
+def baseline(path: Path | str) -> External:
+    path = Path(path)
+    text = path.read_text()
+    found = External(path.stem, _constant(text, "LANG", "library"), short_hash(text, 32), partial(_prepare_of, path))
+    found.copies = _constant(text, "CHECK", "norm") == "copy"
+    return found
+
+
+def _prepare_of(path: Path) -> Any:
+    return load_module(path).prepare
+
+
+def _constant(text: str, name: str, default: str) -> str:
+    """A string constant of a module, read without importing it."""
+    found = re.search(rf'^{name} = "(\w+)"$', text, re.MULTILINE)
+    return found[1] if found else default
+
+
+def external(spec: str) -> External:
+    """``module:function``; the function is a baseline's ``prepare``."""
+    module, _, function = spec.partition(":")
+
+    def load() -> Any:
+        return getattr(importlib.import_module(module), function)
+
+    found = importlib.util.find_spec(module)
+    source = Path(found.origin).read_text() if found and found.origin and found.origin.endswith(".py") else spec
+    return External(function, "torch", short_hash(source, 32), load)
+
+
+def load(spec: str, build: Path | None = None) -> Contender:
+    """A contender from ``path.cu`` (with its build), a Triton ``path.py``, a baseline file or ``module:function``."""
+    if ":" in spec and not Path(spec).exists():
+        return external(spec)
+    if Path(spec).parent.name == "baselines":
+        return baseline(spec)
+    kernel = kernelfile.load(spec)
+    if kernel.lang == "triton":
+        return TritonKernel(kernel)
+    if build is None:
+        raise ValueError(f"{spec}: a CUDA kernel needs its build")
+    return CudaKernel(kernel, build)
+
+
+def load_module(path: Path) -> ModuleType:
+    """Import a file by path under a name of its own."""
+    spec = importlib.util.spec_from_file_location(f"normbench_contender_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass
+class FakeLaunch:
+    """What every contender becomes on the faked GPU: the reference, written where the contender would write."""
+
+    stem: str
+    variant: Variant
+    tensors: Tensors
+    gpu: FakeGpu
+    copies: bool = False
+    label: str = field(init=False)
+    floor_us: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        point = self.tensors.point
+        self.label = f"{self.stem} {canonical_json(self.variant)} {point.op} {point.dtype} {point.hidden}"
+        self.floor_us = ops.compulsory_bytes(point) / 3e3 + 1.0
+        if self.gpu.faults.get(self.stem) == "absent":
+            raise Unsupported("not installed (planted)")
+
+    def __call__(self) -> dict[str, Any]:
+        fault = self.gpu.faults.get(self.stem)
+        if fault == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if fault == "hang":
+            time.sleep(3600)
+        if fault == "raise":
+            raise RuntimeError("planted failure")
+        outputs = self.tensors.outputs()
+        if fault == "no_work":
+            return outputs
+        if self.copies:
+            return {"y": outputs["y"].copy_(self.tensors.inputs["x"])}
+        exact = ops.reference(self.tensors.point, self.tensors.inputs)  # type: ignore[arg-type]
+        for name, tensor in outputs.items():
+            tensor.copy_(exact[name] * (1.5 if fault == "wrong" else 1.0))
+        return outputs

@@ -1,0 +1,62 @@
+"""Numbers as text, one way on every page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+NONE = "–"
+Span = tuple[float, float]
+
+
+def span(values: Iterable[float | None]) -> Span | None:
+    """Smallest and largest of the values that exist."""
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if known else None
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low}–{high}"
+
+
+def count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def gbps(value: Span | None) -> str:
+    """``3,410–3,962``; the unit stands in the heading."""
+    return NONE if value is None else _between(count(value[0]), count(value[1]))
+
+
+def percent(value: Span | None) -> str:
+    return NONE if value is None else f"{_between(f'{value[0] * 100:.0f}', f'{value[1] * 100:.0f}')} %"
+
+
+def times(value: Span | None) -> str:
+    """``0.99–4.81×``; two decimals below 10, none above, so that a loss never rounds to 1.0."""
+    return NONE if value is None else f"{_between(_factor(value[0]), _factor(value[1]))}×"
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def sizes(hidden: Iterable[int]) -> str:
+    """A range of hidden sizes by its ends."""
+    ordered = sorted(hidden)
+    return _between(str(ordered[0]), str(ordered[-1]))
+
+
+def quantity(number: int, noun: str) -> str:
+    """``1 point``, ``2 points``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def binary_bytes(value: float | None) -> str:
+    """Bytes in the largest binary unit that keeps a whole digit."""
+    if value is None:
+        return NONE
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} GiB"

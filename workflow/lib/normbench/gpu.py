@@ -1,0 +1,231 @@
+"""The device a worker measures on: a CUDA GPU, or a faked one for tests of everything around it.
+
+Both offer the same five things: allocate, capture launches into something that can be replayed, time replays, read
+clocks, and say what they are. The fake runs on the CPU and makes times up; its studies can never be published.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from normbench.observe import Observer
+from normbench.points import Point, short_hash
+
+Launch = Callable[[], dict[str, Any]]
+
+
+class Replay(Protocol):
+    """Launches captured once; ``outputs[i]`` are the tensors of buffer set i, rewritten by every replay."""
+
+    outputs: list[dict[str, Any]]
+    launches: int
+
+    def replay(self) -> None: ...
+
+
+class DeviceLost(RuntimeError):
+    """The CUDA context can no longer be used; the process must be replaced."""
+
+
+@dataclass
+class CudaGraph:
+    """A CUDA graph of ``launches`` launches rotating over the buffer sets."""
+
+    graph: Any
+    outputs: list[dict[str, Any]]
+    launches: int
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+
+class CudaGpu:
+    """The one GPU this process sees (the supervisor sets CUDA_VISIBLE_DEVICES to its UUID)."""
+
+    fake = False
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        torch.cuda.init()
+        torch.set_grad_enabled(False)
+        properties = torch.cuda.get_device_properties(0)
+        self.device = torch.device("cuda", 0)
+        self.arch = properties.major * 10 + properties.minor
+        self.sm_count = properties.multi_processor_count
+        self.l2_bytes = properties.L2_cache_size
+        self.smem_optin_bytes = properties.shared_memory_per_block_optin
+        self.stream = torch.cuda.Stream()
+
+    def synchronize(self) -> None:
+        self.torch.cuda.synchronize()
+
+    def free_bytes(self) -> int:
+        """Memory a new tensor can have: what the driver has free and what torch has cached."""
+        free, _ = self.torch.cuda.mem_get_info()
+        cached = self.torch.cuda.memory_reserved() - self.torch.cuda.memory_allocated()
+        return int(free + cached)
+
+    def empty_cache(self) -> None:
+        self.torch.cuda.empty_cache()
+
+    def capture(self, launches: Sequence[Launch], count: int, sets: int) -> CudaGraph:
+        """Graph of ``count`` launches, the i-th being ``launches[i % sets]``; each is run once eagerly before."""
+        torch = self.torch
+        with torch.cuda.stream(self.stream):
+            for launch in launches:
+                launch()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        outputs: list[dict[str, Any]] = [{}] * sets
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            for index in range(count):
+                outputs[index % sets] = launches[index % sets]()
+        return CudaGraph(graph, outputs, count)
+
+    def time_rounds(
+        self, replays: Sequence[Replay], orders: Sequence[Sequence[int]], observer: Observer
+    ) -> list[list[float]]:
+        """Microseconds a launch of every replay: result[i] holds one sample per round.
+
+        All rounds are queued before the first is waited for, so the GPU never idles between samples; the observer
+        looks again and again while it works.
+        """
+        torch = self.torch
+        marks: list[tuple[int, Any, Any]] = []
+        with torch.cuda.stream(self.stream):
+            observer.before()
+            for order in orders:
+                for index in order:
+                    start = torch.cuda.Event(enable_timing=True)
+                    end = torch.cuda.Event(enable_timing=True)
+                    start.record()
+                    replays[index].replay()
+                    end.record()
+                    marks.append((index, start, end))
+            observer.after()
+            last = torch.cuda.Event()
+            last.record()
+        while not last.query():
+            observer.look()
+            time.sleep(0.0005)
+        observer.finished()
+        samples: list[list[float]] = [[] for _ in replays]
+        for index, start, end in marks:
+            samples[index].append(start.elapsed_time(end) * 1e3 / replays[index].launches)
+        return samples
+
+
+@dataclass
+class FakeReplay:
+    """Launches run on the CPU when replayed; ``label`` and ``floor_us`` make its times up."""
+
+    launch: Sequence[Launch]
+    outputs: list[dict[str, Any]]
+    launches: int
+    label: str
+    floor_us: float
+
+    def replay(self) -> None:
+        self.outputs[:] = [launch() for launch in self.launch]
+
+
+@dataclass
+class FakeGpu:
+    """A CPU that pretends: outputs are the reference's, times are bytes over a bandwidth and a factor per label.
+
+    ``faults`` (the machine file's key of that name) plants what must be survived: {"naive": "crash"} and so on.
+    """
+
+    facts: dict[str, Any]
+    arch: int = 90
+    sm_count: int = 132
+    l2_bytes: int = 1 << 20
+    smem_optin_bytes: int = 232448
+    fake: bool = True
+    faults: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.device = torch.device("cpu")
+        self.arch = int(str(self.facts.get("arch", "sm_90")).removeprefix("sm_"))
+        self.faults = dict(self.facts.get("faults", {}))
+        self.random = random.Random(0)
+
+    def synchronize(self) -> None:
+        pass
+
+    def free_bytes(self) -> int:
+        return 4 << 30
+
+    def empty_cache(self) -> None:
+        pass
+
+    def capture(self, launches: Sequence[Launch], count: int, sets: int) -> FakeReplay:
+        outputs = [launch() for launch in launches]
+        label = getattr(launches[0], "label", "stream")
+        return FakeReplay(launches, outputs, count, label, getattr(launches[0], "floor_us", 10.0))
+
+    def time_rounds(
+        self, replays: Sequence[Replay], orders: Sequence[Sequence[int]], observer: Observer
+    ) -> list[list[float]]:
+        observer.before()
+        samples: list[list[float]] = [[] for _ in replays]
+        for order in orders:
+            for index in order:
+                samples[index].append(self._sample(replays[index]))
+        observer.after()
+        observer.finished()
+        return samples
+
+    def _sample(self, replay: Any) -> float:
+        factor = 1.0 if replay.label == "stream" else 1.05 + int(short_hash(replay.label, 4), 16) / 65536 * 0.5
+        slow = float(self.facts.get("slow", {}).get(replay.label.split(" ")[0], 1.0))
+        return float(replay.floor_us * factor * slow * self.random.gauss(1.0, 0.002))
+
+
+Gpu = CudaGpu | FakeGpu
+
+
+def fake_file() -> Path | None:
+    """The machine file of the faked GPU, where the tests ask for one."""
+    name = os.environ.get("NORMBENCH_FAKE_GPU")
+    return Path(name) if name else None
+
+
+def open_gpu() -> Gpu:
+    """The device of this process."""
+    fake = fake_file()
+    return FakeGpu(json.loads(fake.read_text())) if fake else CudaGpu()
+
+
+def buffer_sets(bytes_a_set: int, l2_bytes: int, regime: str) -> int:
+    """How many buffer sets a point rotates over: beyond 4 x L2 in the stream regime, and always at least two."""
+    if regime != "stream":
+        return 2
+    return max(2, math.ceil(4 * l2_bytes / max(bytes_a_set, 1)) + 1)
+
+
+def launches_a_sample(estimate_us: float, sets: int, regime: str) -> int:
+    """Launches in one graph: enough that a sample lasts 500 us (event ticks of 0.5 us stay under 0.1 %), a multiple of
+    the buffer sets so that every replay ends where the next one does not begin; 256 at least in the latency regime."""
+    wanted = max(sets, math.ceil(500 / max(estimate_us, 0.1)))
+    if regime == "latency":
+        wanted = max(wanted, 256)
+    return sets * math.ceil(wanted / sets)
+
+
+def estimate_us(point: Point, bytes_moved: int) -> float:
+    """A first guess at a launch: 4 TB/s and a launch floor of 2 us; only sizes graphs."""
+    return 2.0 + bytes_moved / 4e6 if point.regime == "stream" else 2.0

@@ -1,0 +1,184 @@
+"""What the measuring verbs share: the task for a worker, one measurement per GPU at a time, ceilings by point, progress."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from filelock import FileLock, Timeout
+
+from normbench import config, device, ops, schema, sources, sweep
+from normbench.cli import UserError
+from normbench.journal import Done, Journal
+from normbench.points import Point, canonical_json, short_hash
+from normbench.supervise import Supervisor
+
+LOCK_WAIT_S = 24 * 3600.0
+LAUNCHED_BY = ("tune_samples", "race_ms", "block")  # settings of the study that decide a row beside its point
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments every measuring verb has."""
+    parser.add_argument("--target", required=True, help="device id of a local GPU")
+    parser.add_argument("--machine", type=Path, required=True, help="its machine.json")
+    parser.add_argument("--sweep", type=Path, required=True, help="the study's sweep.json")
+    parser.add_argument("--journal", type=Path, help="default: results/<target>/journal/<verb>.jsonl")
+    parser.add_argument("--out", type=Path, required=True, help="parquet file to write")
+
+
+class Measurement:
+    """One measuring verb on one GPU."""
+
+    def __init__(self, args: argparse.Namespace, verb: str, name: str) -> None:
+        self.args, self.verb, self.name = args, verb, name
+        self.machine = json.loads(args.machine.read_text())
+        self.gpu = device.find(args.target)
+        document = json.loads(args.sweep.read_text())
+        self.study = config.load(document["study"])
+        self.points = sweep.read(args.sweep)
+        self.journal_path = args.journal or Path("results", args.target, "journal", f"{name}.jsonl")
+
+    def task(self, **more: Any) -> dict[str, Any]:
+        """What a worker is told; ``more`` is the verb's own."""
+        return {
+            "verb": self.verb,
+            "uuid": self.gpu.uuid,
+            "device": self.args.target,
+            "sources": sources.sources(),
+            "study": {name: getattr(self.study, name) for name in (*LAUNCHED_BY, "timeout_s")},
+            "environment": environment(self.args.target),
+        } | more
+
+    def context(self, *decides: object) -> str:
+        """Hash of what decides the numbers of this verb's rows beside the point: ``decides``, our sources, versions."""
+        settings = {name: getattr(self.study, name) for name in LAUNCHED_BY}
+        versions = sources.versions(self.machine.get("driver"))
+        return short_hash(canonical_json([*decides, sources.measuring(), versions, self.gpu.uuid, settings]), 16)
+
+    def run(self, tasks: Sequence[tuple[dict[str, Any], int]], context: str) -> Done:
+        """Supervise one worker a task, (task, expected ticks) each, under the GPU's lock; all finished units."""
+        done: Done = {}
+        total = sum(ticks for _, ticks in tasks)
+        with gpu_lock(self.gpu.uuid), progress(self.name, total) as tick:
+            for task, _ in tasks:
+                supervisor = Supervisor(task, Journal(self.journal_path, context), self.study.timeout_s, tick)
+                done |= supervisor.run()
+        return done
+
+
+def environment(target: str) -> dict[str, str]:
+    """Where JIT compilers keep what ``warm`` compiled, and all cores for them (nothing is timed while they compile)."""
+    cache = Path("results", target, "jit").absolute()
+    threads = str(os.cpu_count() or 1)
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "QUACK_CACHE_DIR": str(cache / "quack"),
+        "FLASHINFER_WORKSPACE_BASE": str(cache / "flashinfer"),
+        "OMP_NUM_THREADS": threads,
+    }
+
+
+def write(rows: Iterable[dict[str, Any]], table: schema.Table, path: Path) -> None:
+    """Rows of finished units as one table file."""
+    known = table.schema
+    columns: dict[str, list[Any]] = {name: [] for name in known}
+    for row in rows:
+        for name, values in columns.items():
+            values.append(row.get(name))
+    schema.write(pl.DataFrame(columns, schema=known, strict=False), table, path)
+
+
+@contextlib.contextmanager
+def gpu_lock(uuid: str) -> Iterator[None]:
+    """One measurement per GPU at a time, whoever started it."""
+    path = Path(tempfile.gettempdir(), f"normbench-{short_hash(uuid, 12)}.lock")
+    lock = FileLock(path, mode=0o666)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"waiting for another normbench on this GPU ({path})", file=sys.stderr)
+        lock.acquire(timeout=LOCK_WAIT_S)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Ceilings:
+    """Measured ceilings of a device, looked up by point."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows = schema.read(path, schema.CEILINGS).rows(named=True)
+
+    def launch_floor_us(self) -> float | None:
+        return next((row["value"] for row in self.rows if row["name"] == "launch_floor"), None)
+
+    def of(self, point: Point) -> dict[str, Any] | None:
+        """The row of the point's access mix at the nearest size; None outside the stream regime."""
+        mix = ops.OPS[point.op].mix
+        rows = [row for row in self.rows if row["name"] == mix]
+        if point.regime != "stream" or not rows:
+            return None
+        moved = ops.compulsory_bytes(point)
+        return min(rows, key=lambda row: abs(math.log(row["size_bytes"] / moved)))
+
+    def values(self, points: Iterable[Point]) -> dict[str, float]:
+        """GB/s by point key."""
+        return {point.key: row["value"] for point in points if (row := self.of(point))}
+
+    def variants(self, points: Iterable[Point]) -> dict[str, Any]:
+        """Winning stream variant by point key."""
+        rows = ((point.key, self.of(point)) for point in points)
+        return {key: json.loads(row["variant"]) for key, row in rows if row and row["variant"]}
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar with the remaining time on the terminal, whatever stderr is redirected to; else plain lines on stderr."""
+    terminal = _terminal()
+    if terminal is None:
+        done = 0
+
+        def line(text: str) -> None:
+            nonlocal done
+            done += 1
+            print(f"{title}: {done}/{total} {text}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with terminal, Progress(*columns, console=Console(file=terminal, force_terminal=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda text: bar.update(task, advance=1, description=f"{title} {text}")
+
+
+def _terminal() -> Any | None:
+    try:
+        return Path("/dev/tty").open("w")
+    except OSError:
+        return None
+
+
+def chosen(points: Iterable[Point], **wanted: str) -> list[Point]:
+    """Points whose fields have the wanted values.
+
+    Raises:
+        UserError: none is left.
+    """
+    found = [point for point in points if all(getattr(point, name) == value for name, value in wanted.items())]
+    if not found:
+        raise UserError(f"the study has no point with {', '.join(f'{k} {v}' for k, v in wanted.items())}")
+    return found

@@ -1,0 +1,173 @@
+"""What one device's page is made of: its newest points with every derived number, and where each came from."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from normbench import kernelfile, metrics, schema
+
+Machine = Mapping[str, Any]
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The collected tables and the machines they came from."""
+
+    cases: pl.DataFrame
+    showdown: pl.DataFrame
+    checks: pl.DataFrame
+    ceilings: pl.DataFrame
+    resources: pl.DataFrame
+    machines: tuple[Machine, ...]
+
+    @property
+    def devices(self) -> list[str]:
+        return sorted({str(machine["device"]) for machine in self.machines})
+
+    def of(self, device: str) -> Archive:
+        """The part of one device.
+
+        Raises:
+            ValueError: the archive has no such device.
+        """
+        if device not in self.devices:
+            raise ValueError(f"device {device!r} is in no table; known: {', '.join(self.devices) or 'none'}")
+        tables = {
+            name: getattr(self, name).filter(pl.col("device").eq_missing(pl.lit(device))) for name in schema.TABLES
+        }
+        return Archive(**tables, machines=tuple(one for one in self.machines if one["device"] == device))
+
+
+def load(folder: Path | str) -> Archive:
+    """Read ``results/tables``; a table that is absent is empty.
+
+    Raises:
+        ValueError: a file is not what the schema says, or machines.json is not a list; the message names the file.
+    """
+    folder = Path(folder)
+    tables = {name: _table(folder / f"{name}.parquet", table) for name, table in schema.TABLES.items()}
+    return Archive(**tables, machines=_machines(folder / "machines.json"))
+
+
+def _table(path: Path, table: schema.Table) -> pl.DataFrame:
+    return schema.read(path, table) if path.exists() else table.empty()
+
+
+def _machines(path: Path) -> tuple[Machine, ...]:
+    if not path.exists():
+        return ()
+    try:
+        machines = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from error
+    if not isinstance(machines, list) or not all(isinstance(one, dict) and "device" in one for one in machines):
+        raise ValueError(f"{path}: not a list of machines with a device each")
+    return tuple(sorted(machines, key=lambda one: (str(one["device"]), str(one.get("run")))))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One device, ready to draw.
+
+    cases, showdown: each point from the newest run that has it, with the metrics, ``aligned``, the winner columns and
+    the evidence columns (``interval``, ``clocks``, ``command``) that tooltips show.
+    machine: facts of the newest run. kernels: our contenders, for the cards.
+    """
+
+    device: str
+    machine: Machine
+    runs: tuple[str, ...]
+    cases: pl.DataFrame
+    showdown: pl.DataFrame
+    checks: pl.DataFrame
+    ceilings: pl.DataFrame
+    resources: pl.DataFrame
+    kernels: tuple[kernelfile.Kernel, ...] = ()
+
+    def ceiling(self, name: str) -> float | None:
+        """The largest value of one measured ceiling over all sizes, in the unit of the table; null when absent."""
+        value = self.ceilings.filter(pl.col("name") == name)["value"].max()
+        return None if value is None else float(value)  # type: ignore[arg-type]
+
+
+def measured(archive: Archive, device: str, kernels: Sequence[kernelfile.Kernel] = (), root: Path | None = None) -> Measured:
+    """Join, derive and order what the archive knows about ``device``.
+
+    root: the folder of kernel files, for the paths in the commands that reproduce a row.
+    """
+    own = archive.of(device)
+    paths = _paths(root) | {kernel.stem: kernel.path.as_posix() for kernel in kernels}
+    cases = metrics.derive(metrics.newest(own.cases, "contender"), own.machines)
+    showdown = metrics.with_winners(metrics.derive(metrics.newest(own.showdown), own.machines))
+    return Measured(
+        device=device,
+        machine=own.machines[-1],
+        runs=tuple(sorted({*cases["run"], *showdown["run"]})),
+        cases=with_evidence(cases, paths),
+        showdown=with_evidence(showdown, paths),
+        checks=_with_role(metrics.newest(own.checks, "contender", "case")),
+        ceilings=_latest(own.ceilings, "name", "size_bytes"),
+        resources=_with_role(_latest(own.resources, "contender")),
+        kernels=tuple(kernels),
+    )
+
+
+def _latest(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    return frame.filter(pl.col("run").eq_missing(pl.col("run").max().over(keys)))
+
+
+def _with_role(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(metrics.METRICS["role"].expression.alias("role"))
+
+
+def _paths(root: Path | None) -> dict[str, str]:
+    """Contender to the file a person passes to ``normbench bench``."""
+    if root is None or not root.is_dir():
+        return {}
+    return {path.stem: path.as_posix() for path in sorted(root.rglob("*")) if path.suffix in (".cu", ".py")}
+
+
+def with_evidence(frame: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
+    """Add what a tooltip shows beside the numbers: interval, clock state, and the command that repeats the row."""
+    rows = list(frame.iter_rows(named=True))
+    return frame.with_columns(
+        pl.Series("interval", [_interval(row) for row in rows], pl.String),
+        pl.Series("clocks", [_clocks(row) for row in rows], pl.String),
+        pl.Series("command", [command(row, paths) for row in rows], pl.String),
+    )
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    low, high = row.get("time_us_lo"), row.get("time_us_hi")
+    return ABSENT if low is None or high is None else f"{low:.5g}–{high:.5g} µs"
+
+
+def _clocks(row: Mapping[str, Any]) -> str:
+    sm = row["sm_clock_gpu_mhz"] or row["sm_clock_mhz_p50"]
+    readings = (
+        ("SM {:.0f} MHz", sm),
+        ("memory {:.0f} MHz", row["mem_clock_mhz_p50"]),
+        ("{:.0f} W", row["power_w_p50"]),
+        ("{:.0f} °C", row["temp_c_max"]),
+    )
+    return ", ".join(text.format(value) for text, value in readings if value is not None) or ABSENT
+
+
+def command(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
+    """The shell command that checks and times the row's contender at the row's point."""
+    words = ["normbench", "bench", paths.get(row["contender"], row["contender"])]
+    for name in ("op", "dtype", "rows", "hidden"):
+        words += [f"--{name}", str(row[name])]
+    if row["regime"] != "stream":
+        words += ["--regime", row["regime"]]
+    if row["semantics"] != "default":
+        words += ["--semantics", row["semantics"]]
+    return shlex.join(words)

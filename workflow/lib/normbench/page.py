@@ -1,0 +1,290 @@
+"""Verb ``page``: the report of one device as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+
+from normbench import answers, charts, document, formats, kernelfile, measured, metrics, ops, pictures, schema
+from normbench.charts import kit, theme
+from normbench.measured import Measured
+
+MOST_BYTES = 5_000_000  # of a page
+CSV_DIGITS = 7  # significant
+LEAD = re.compile(r"^([A-Z][\w ,-]{2,40}): +(.*)$")
+ENOUGH = 50_000  # bytes kept free for what stands around the downloads
+VERDICTS = {
+    "quotable": "the interval is narrow, the clock level, the card ours alone",
+    "clock_drift": "the SM clock moved over the timed window",
+    "throttled": "the GPU reported a throttle reason during the window",
+    "shared_gpu": "another process was computing on the card",
+    "too_few": "fewer samples were accepted than an interval needs",
+    "below_resolution": "the time is too close to what the timer can tell apart",
+}
+FACTS = (
+    ("GPU", "gpu_name"),
+    ("architecture", "arch"),
+    ("multiprocessors", "sm_count"),
+    ("memory bus (bit)", "memory_bus_bits"),
+    ("highest SM clock (MHz)", "max_sm_clock_mhz"),
+    ("highest memory clock (MHz)", "max_mem_clock_mhz"),
+    ("theoretical bandwidth (GB/s)", "theoretical_gbps"),
+    ("power limit (W)", "power_limit_w"),
+    ("ECC", "ecc"),
+    ("MIG", "mig"),
+    ("driver", "driver"),
+    ("CUDA of the driver", "cuda_driver"),
+    ("NVRTC", "nvrtc"),
+    ("torch", "torch"),
+    ("Triton", "triton"),
+    ("cuda-core", "cuda_core"),
+    ("cuda-bindings", "cuda_bindings"),
+    ("Python", "python"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tables", type=Path, required=True, help="folder of the collected tables")
+    parser.add_argument("--device", required=True, help="device id as in the tables")
+    parser.add_argument("--kernels", type=Path, required=True, help="folder of the kernel files, for their cards")
+    parser.add_argument("--out", type=Path, required=True, help="the page to write")
+    parser.add_argument("--title", default="normbench", help="title of the page")
+    parser.add_argument("--charts", type=Path, help="folder for every chart as SVG and PNG")
+
+
+def main(args: argparse.Namespace) -> int:
+    kernels = kernelfile.find(args.kernels) if args.kernels.is_dir() else []
+    one = measured.measured(measured.load(args.tables), args.device, kernels, args.kernels)
+    document.write(build(one, args.title), args.out)
+    if args.charts:
+        pictures.write(one, args.charts)
+    return 0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart's place in the page; ``omitted`` says which rows it cannot show."""
+
+    name: str
+    title: str
+    help: str
+    omitted: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """A kernel's card beside its figures; ``prose`` is its text as (lead, rest) paragraphs."""
+
+    name: str
+    kernel: kernelfile.Kernel | None
+    prose: list[tuple[str, str]]
+    results: list[dict[str, Any]]
+    wins: int
+    points: int
+    figure: Figure | None
+
+
+def build(one: Measured, title: str = "normbench") -> str:
+    """The whole page; equal data give equal bytes."""
+    specs = document.Specs()
+    figures, absent = _figures(one, specs)
+    cards = list(_cards(one, specs))
+    context = {
+        "title": title,
+        "one": one,
+        "answers": answers.answers(one.showdown),
+        "slack": answers.SLACK,
+        "unanswered": answers.unanswered(one.showdown),
+        "findings": answers.findings(one.showdown, one.checks),
+        "figures": figures,
+        "absent": absent,
+        "selectors": selectors(specs),
+        "cards": cards,
+        "facts": [(label, one.machine.get(name)) for label, name in FACTS],
+        "baselines": sorted((one.machine.get("baselines") or {}).items()),
+        "notes": sorted((one.machine.get("notes") or {}).items()),
+        "study": sorted((one.machine.get("study") or {}).items()),
+        "verdicts": _verdicts(one),
+        "ops": [ops.OPS[name] for name in sorted(one.showdown["op"].unique()) if name in ops.OPS],
+        "bytes_rule": _paragraph(ops.compulsory_bytes),
+        "tolerance_rule": inspect.getdoc(ops.tolerance),
+        "metrics": [(name, metric) for name, metric in metrics.METRICS.items() if metric.unit or "over" in metric.meaning],
+        "ceilings": _ceilings(one),
+        "noise": metrics.noise_floor(one.showdown),
+        "sources": sorted({*one.showdown["sources"].drop_nulls(), *one.cases["sources"].drop_nulls()}),
+        "data": specs.json(themes={"light": theme.LIGHT, "dark": theme.DARK}),
+    }
+    scripts = {"vega": document.vega_bundle(), "page": (document.TEMPLATES / "page.js").read_text()}
+    bare = document.render("page.html.j2", scripts, downloads=[], left_out=[], **context)
+    downloads, left_out = fitting(_downloads(one), MOST_BYTES - ENOUGH - len(bare.encode()))
+    return document.render("page.html.j2", scripts, downloads=downloads, left_out=left_out, **context)
+
+
+def _figures(one: Measured, specs: document.Specs) -> tuple[list[Figure], list[str]]:
+    """The charts that have data, and a sentence for each that has none."""
+    figures, absent = [], []
+    for module in charts.CHARTS:
+        chosen = module.prepare(one)
+        if chosen.frame.is_empty():
+            absent.append(f"{module.NOTHING} {chosen.omitted}".strip())
+            continue
+        specs.add(module.NAME, document.to_spec(module.chart(chosen.frame), f"{module.TITLE}. {module.HELP}"))
+        figures.append(Figure(module.NAME, module.TITLE, module.HELP, chosen.omitted))
+    return figures, absent
+
+
+def selectors(specs: document.Specs) -> list[dict[str, Any]]:
+    """The page's selectors: each parameter some chart declares, with every value any chart has, and where it starts."""
+    found: dict[str, set[Any]] = {}
+    for spec in specs.charts.values():
+        for column in picks_of(spec):
+            found.setdefault(column, set()).update(_values(spec, specs, column))
+    return [
+        {"column": column, "label": label, "values": values, "default": kit.default(column, values)}
+        for column, label in kit.PICKS.items()
+        if len(values := kit.sort_values(column, list(found.get(column, ())))) > 1
+    ]
+
+
+def picks_of(spec: Mapping[str, Any]) -> list[str]:
+    names = (str(param["name"]) for param in spec.get("params", ()))
+    return [name.removeprefix("pick_") for name in names if name.startswith("pick_")]
+
+
+def _values(spec: Mapping[str, Any], specs: document.Specs, column: str) -> Iterator[Any]:
+    yield from (row[column] for row in specs.rows(spec["data"]["name"]) if row[column] is not None)
+
+
+def _cards(one: Measured, specs: document.Specs) -> Iterator[Card]:
+    """A card for every kernel file, and for contenders that have rows but no file here."""
+    known = {kernel.stem: kernel for kernel in one.kernels}
+    raced = answers.stream(one.showdown).filter(pl.col("role") == "ours")
+    for index, name in enumerate(sorted({*known, *raced["contender"]})):
+        rows = raced.filter(pl.col("contender") == name)
+        yield Card(
+            name=name,
+            kernel=known.get(name),
+            prose=paragraphs(known[name].card) if name in known else [],
+            results=_results(rows),
+            wins=rows.filter("in_winner_set").height,
+            points=rows.height,
+            figure=_blockmap(one, name, f"blockmap-{index}", specs),
+        )
+
+
+def paragraphs(card: str) -> list[tuple[str, str]]:
+    """A card's paragraphs as (lead, rest): a blank line or a line such as ``Numerics: …`` starts one; lead may be "".
+
+    Comments are wrapped for the source; the page wraps for itself.
+    """
+    found: list[tuple[str, str]] = []
+    fresh = True
+    for line in card.splitlines():
+        lead = LEAD.match(line)
+        if lead:
+            found.append((lead[1], lead[2]))
+        elif fresh or not found:
+            found.append(("", line.strip()))
+        else:
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.strip()}".strip())
+        fresh = not line.strip()
+    return [paragraph for paragraph in found if any(paragraph)]
+
+
+def _results(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Per op and dtype: the best quotable point, the range of ceiling fractions, the worst error."""
+    best = pl.col("gbps") == pl.col("gbps").max()
+    quotable = rows.filter(pl.col("competes") & pl.col("gbps").is_not_null())
+    return (
+        quotable.group_by("op", "dtype")
+        .agg(
+            pl.col("gbps", "hidden", "variant", "command").filter(best).first(),
+            pl.col("ceiling_fraction").min().alias("low"),
+            pl.col("ceiling_fraction").max().alias("high"),
+            pl.col("err_ulp_max").max().alias("ulp"),
+        )
+        .sort("op", pl.col("dtype").replace_strict({"fp32": 0, "fp16": 1, "bf16": 2}))
+        .to_dicts()
+    )
+
+
+def _blockmap(one: Measured, contender: str, name: str, specs: document.Specs) -> Figure | None:
+    module = charts.blockmap
+    chosen = module.prepare(one, contender)
+    if chosen.frame.is_empty():
+        return None
+    specs.add(name, document.to_spec(module.chart(chosen.frame), f"{contender}: {module.TITLE}. {module.HELP}"))
+    return Figure(name, module.TITLE, module.HELP, chosen.omitted)
+
+
+def _verdicts(one: Measured) -> list[tuple[str, str, int]]:
+    counts = dict(one.showdown.group_by("verdict").len().drop_nulls().iter_rows())
+    return [(name, meaning, counts.get(name, 0)) for name, meaning in VERDICTS.items()]
+
+
+def _ceilings(one: Measured) -> list[dict[str, Any]]:
+    return one.ceilings.select("name", "size_bytes", "value", "unit", "variant").sort("name", "size_bytes").to_dicts()
+
+
+def _paragraph(function: Any) -> str:
+    return (inspect.getdoc(function) or "").split("\n\n")[0]
+
+
+@dataclass(frozen=True)
+class Download:
+    """A table inside the page, as a data link."""
+
+    name: str
+    link: str
+    rows: int
+
+    @property
+    def bytes(self) -> int:
+        return len(self.link)
+
+
+def _downloads(one: Measured) -> Iterator[Download]:
+    """What a reader may take along, the most asked-for first: tables as stored, then with the derived columns as text."""
+    tables = {"showdown": one.showdown, "cases": one.cases, "checks": one.checks, "ceilings": one.ceilings}
+    stored = {name: frame.select(schema.TABLES[name].schema.keys()) for name, frame in tables.items() if not frame.is_empty()}
+    for name, frame in stored.items():
+        yield _download(f"{one.device}-{name}.parquet", frame, _parquet, "application/vnd.apache.parquet")
+    for name, frame in stored.items():
+        derived = tables[name].select(cs.by_name(*metrics.METRICS, require_all=False))
+        yield _download(f"{one.device}-{name}.csv", frame.select(~cs.list()).hstack(derived), _csv, "text/csv")
+
+
+def _download(name: str, frame: pl.DataFrame, encode: Any, media_type: str) -> Download:
+    return Download(name, document.data_link(encode(frame), media_type), frame.height)
+
+
+def _parquet(frame: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", compression_level=12, statistics=False)
+    return buffer.getvalue()
+
+
+def _csv(frame: pl.DataFrame) -> bytes:
+    return frame.with_columns(cs.float().round_sig_figs(CSV_DIGITS)).write_csv().encode()
+
+
+def fitting(downloads: Iterable[Download], room: int) -> tuple[list[Download], list[Download]]:
+    """Those that fit into ``room`` bytes in the given order, and those that do not."""
+    taken: list[Download] = []
+    left_out: list[Download] = []
+    for download in downloads:
+        if download.bytes <= room:
+            taken.append(download)
+            room -= download.bytes
+        else:
+            left_out.append(download)
+    return taken, left_out

@@ -1,0 +1,242 @@
+"""What the rules know before the first job: contenders, GPUs, archive and parameters; the DAG is static.
+
+Reads the config, kernel headers, folder names and NVML; makes no CUDA context, imports no torch, writes nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from normbench import archive, config, device, kernelfile, sources
+from normbench.config import ConfigError, Study
+from normbench.kernelfile import Kernel
+from normbench.points import canonical_json
+
+PACKAGE = Path("workflow/lib/normbench")
+RESULTS = Path("results")
+ARCHIVE = Path("reports/data")
+# modules that decide what a cubin is; those that define a number are in sources.MEASURING
+COMPILING = ("compile.py", "cubin*.py", "kernelfile.py", "occupancy.py", "ptxas*.py")
+DRAWING = ("charts/*.py", "templates/*")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The study and everything on disk or in the machine that decides which jobs there are.
+
+    kernels, baselines: the contenders that the config names, by stem. gpus: those to measure, by device id.
+    versions: hash of the driver's and the libraries' versions. slots: how many GPUs measure at a time.
+    """
+
+    study: Study
+    kernels: dict[str, Kernel]
+    baselines: dict[str, Path]
+    gpus: dict[str, device.Gpu]
+    versions: str
+    slots: int
+
+    @property
+    def targets(self) -> list[str]:
+        return list(self.gpus)
+
+    @property
+    def measured(self) -> list[str]:
+        """Stems of the kernels that serve an op of the study; the others are only compiled."""
+        return [stem for stem, kernel in self.kernels.items() if set(kernel.ops) & set(self.study.ops)]
+
+    def racers(self, op: str) -> list[str]:
+        """Stems of our kernels in the race of one op."""
+        return [stem for stem in self.measured if op in self.kernels[stem].ops]
+
+    @property
+    def guests(self) -> list[str]:
+        """Callables from outside the repository, ``module:function``; with nothing to tune they race as they are."""
+        return [pattern for pattern in self.study.kernels if ":" in pattern]
+
+    @property
+    def triton(self) -> list[str]:
+        return [stem for stem in self.measured if self.kernels[stem].lang == "triton"]
+
+    @property
+    def compiled(self) -> list[str]:
+        """Stems of the kernels that NVRTC compiles."""
+        return [stem for stem, kernel in self.kernels.items() if kernel.lang == "cuda"]
+
+    def paths(self, stems: Iterable[str]) -> list[str]:
+        """Source files of kernels and baselines."""
+        return [str(self.baselines.get(stem) or self.kernels[stem].path) for stem in stems]
+
+    def headers(self, stem: str) -> list[str]:
+        """The project's headers that a CUDA kernel includes."""
+        kernel = self.kernels[stem]
+        return [_relative(path) for path in kernelfile.included(kernel.path)] if kernel.lang == "cuda" else []
+
+    def builds(self, target: str, stems: Iterable[str]) -> list[str]:
+        """Compiled kernels a target needs; Triton kernels and baselines have none."""
+        folder = RESULTS / "build" / self.arch(target)
+        return [str(folder / f"{stem}.json") for stem in stems if stem in self.compiled]
+
+    def arch(self, target: str) -> str:
+        """``sm_90`` of a target.
+
+        Raises:
+            ConfigError: the driver does not tell.
+        """
+        found = self.gpus[target].arch
+        if found is None:
+            raise ConfigError(f"{target}: the driver does not tell the compute capability, so nothing can be compiled")
+        return found
+
+    @property
+    def archs(self) -> list[str]:
+        """Architectures of ``cubins``."""
+        return [f"sm_{arch}" for arch in self.study.archs]
+
+    @property
+    def known_archs(self) -> set[str]:
+        """Every architecture there can be a cubin for: the config's, the local GPUs', and those compiled before."""
+        before = {folder.name for folder in (RESULTS / "build").glob("sm_*")}
+        return {*self.archs, *map(self.arch, self.targets), *before}
+
+    @cached_property
+    def archived(self) -> list[Path]:
+        return archive.folders(ARCHIVE)
+
+    @cached_property
+    def visiting(self) -> list[Path]:
+        """Finished studies of other GPUs in results/, say from a shared folder; no rule can touch them."""
+        return [folder for folder in archive.local_folders(RESULTS) if folder.name not in self.gpus]
+
+    @property
+    def devices(self) -> list[str]:
+        """Every device that gets a page."""
+        found = {folder.parent.name for folder in self.archived} | {folder.name for folder in self.visiting}
+        return sorted(found | set(self.targets))
+
+    @property
+    def finished_files(self) -> list[str]:
+        """Files of the archive and of visiting studies: inputs that no rule makes."""
+        return sorted(str(path) for folder in (*self.archived, *self.visiting) for path in archive.files(folder))
+
+    @property
+    def resources(self) -> list[str]:
+        """Tables of the compiler's figures for local studies: the local architectures, and those compiled before."""
+        if not (self.targets or self.visiting):
+            return []
+        before = {path for path in (RESULTS / "build").glob("sm_*/*.parquet") if path.stem in self.compiled}
+        local = {
+            RESULTS / "build" / self.arch(target) / f"{stem}.parquet"
+            for target in self.targets
+            for stem in self.measured
+            if stem in self.compiled
+        }
+        return sorted(map(str, before | local))
+
+    @property
+    def checks(self) -> list[str]:
+        """Tables of ``verify`` that exist; once asked for, they are kept up to date like the rest."""
+        contenders = {*self.measured, *self.baselines}
+        paths = (path for target in self.targets for path in (RESULTS / target / "checks").glob("*.parquet"))
+        return sorted(str(path) for path in paths if path.stem in contenders)
+
+    def compared_files(self, run: str) -> list[str]:
+        """Files of the archived run that ``--config left=…`` or ``right=…`` names.
+
+        Raises:
+            ArchiveError: there is none.
+        """
+        return [str(path) for path in archive.files(archive.locate(str(run), ARCHIVE))]
+
+
+def plan(values: Mapping[str, Any], resources: Mapping[str, Any]) -> Plan:
+    """Everything the rules need, from Snakemake's config and its global resources.
+
+    The first visible GPU is measured, or as many as ``--resources gpu=N`` gives.
+
+    Raises:
+        ValueError: a wrong config or kernel header; the message is one sentence.
+    """
+    study = config.load(values, Path())
+    found = device.discover_visible()
+    given = getattr(resources.get("gpu"), "value", None)
+    gpus = {gpu.device: gpu for gpu in found.gpus[: given if isinstance(given, int) and given > 0 else 1]}
+    return Plan(
+        study=study,
+        kernels=_kernels(study),
+        baselines=_baselines(study),
+        gpus=gpus,
+        versions=sources.versions(found.driver),
+        slots=max(1, len(gpus)),
+    )
+
+
+def _kernels(study: Study) -> dict[str, Kernel]:
+    ours = {kernel.stem: kernel for kernel in kernelfile.find("kernels")}
+    inside = [pattern for pattern in study.kernels if not config.is_outside(pattern)]
+    chosen = {stem: ours[stem] for stem in config.selected(ours, inside)}
+    for path in study.kernels:
+        if config.is_outside(path) and ":" not in path:
+            kernel = kernelfile.load(path)
+            if kernel.stem in ours:
+                raise ConfigError(f"kernels: the stem of {path} is taken by {ours[kernel.stem].path}; rename the file")
+            chosen[kernel.stem] = kernel
+    return chosen
+
+
+def _baselines(study: Study) -> dict[str, Path]:
+    stems = config.selected(config.baseline_stems(Path()), study.baselines)
+    return {stem: Path("kernels/baselines") / f"{stem}.py" for stem in stems}
+
+
+def names(stems: Iterable[str]) -> str:
+    """A wildcard constraint that matches ``stems`` and nothing else, so nothing at all where there are none."""
+    return "|".join(re.escape(stem) for stem in sorted(set(stems))) or "(?!)"
+
+
+def modules(patterns: Iterable[str]) -> list[str]:
+    """Files of the package by pattern, relative to the checkout, so that moving it re-runs nothing."""
+    return sorted({str(path) for pattern in patterns for path in PACKAGE.glob(pattern) if path.is_file()})
+
+
+def imported(verb: str) -> list[str]:
+    """The module of a verb and every module of the package it imports, directly or not, relative to the checkout."""
+    found: set[Path] = set()
+    queue = [PACKAGE / f"{verb}.py"]
+    while queue:
+        path = queue.pop()
+        if path not in found and path.is_file():
+            found.add(path)
+            queue += [PACKAGE / f"{name}.py" for name in _imports(path)]
+    return sorted(map(str, found))
+
+
+@cache
+def _imports(path: Path) -> frozenset[str]:
+    """Names of the modules a file imports from the package, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "normbench":
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("normbench."):
+            found.add(str(node.module).split(".")[1])
+    return frozenset(found)
+
+
+def measuring() -> list[str]:
+    """The files that define what a number means."""
+    return [str(PACKAGE / path.name) for path in sources.measuring_modules()]
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else str(path)
+
+
+def parameter(value: object) -> str:
+    """One canonical text for a rule parameter; Snakemake compares parameters as a set of values without names."""
+    return canonical_json(value)

@@ -1,0 +1,165 @@
+"""What ``doctor`` looks at: each probe is a function of the host that yields lines.
+
+A line is ``fail`` when it keeps this host from building a report, ``warn`` when it only costs something.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from normbench import imports, nvml
+from normbench.config import root
+from normbench.host import FIRST_DRIVER, Host, Line, State, first_line
+
+GIB = 2**30
+# what only a study on a GPU needs; a report from the archive is built without
+MEASURING = frozenset({"torch", "triton", "cuda-core", "cuda-python", "nvidia-ml-py", "numpy"})
+
+
+def python(host: Host) -> Iterator[Line]:
+    yield Line("Python", "ok", f"{platform.python_version()}, {len(os.sched_getaffinity(0))} cores")
+
+
+def packages(host: Host) -> Iterator[Line]:
+    """Every dependency of pyproject.toml against what is installed."""
+    from packaging.requirements import Requirement
+
+    install = f"pip install -e '.[{host.extra}]'"
+    for requirement in map(Requirement, _dependencies()):
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        absent: State = host.grave if requirement.name in MEASURING else "fail"
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield Line(requirement.name, absent, "not installed", install)
+            continue
+        if requirement.specifier.contains(version, prereleases=True):
+            yield Line(requirement.name, "ok", version)
+        else:
+            yield Line(requirement.name, "warn", f"{version}, wanted {requirement.specifier}", install)
+
+
+def _dependencies() -> list[str]:
+    path = root() / "pyproject.toml"
+    if path.is_file():
+        dependencies: list[str] = tomllib.loads(path.read_text())["project"]["dependencies"]
+        return dependencies
+    return [text for text in importlib.metadata.requires("normbench") or [] if "extra ==" not in text]
+
+
+def compiler(host: Host) -> Iterator[Line]:
+    """The runtime compiler, its headers, and whether the driver runs what it makes."""
+    try:
+        version, archs = _nvrtc()
+    except Exception as error:
+        yield Line("NVRTC", host.grave, f"not found ({first_line(error)})", f"pip install -e '.[{host.extra}]'")
+        yield _suits(host, 13)
+        return
+    yield Line("NVRTC", "ok", f"{version[0]}.{version[1]}, compiles for sm_{', '.join(map(str, archs))}")
+    yield _suits(host, version[0])
+
+
+def _nvrtc() -> tuple[tuple[int, int], list[int]]:
+    from cuda.bindings import nvrtc as bindings
+
+    _, major, minor = bindings.nvrtcVersion()
+    _, archs = bindings.nvrtcGetSupportedArchs()
+    return (major, minor), list(archs)
+
+
+def _suits(host: Host, major: int) -> Line:
+    if host.driver is None:
+        return Line("driver", "warn", "no NVIDIA driver", "nothing, if this host has no GPU: compiling needs none")
+    if host.runs(major):
+        return Line("driver", "ok", f"{host.driver} runs what NVRTC {major} makes")
+    wanted = FIRST_DRIVER.get(major, FIRST_DRIVER[13])
+    found = f"{host.driver} is older than {wanted}, the first that runs what NVRTC {major} makes"
+    if host.runs(12):
+        todo = "pip install -e '.[cu12]' (NVRTC 12), and PyTorch's own build for CUDA 12; or a newer driver"
+    else:
+        todo = f"install driver {FIRST_DRIVER[12]} or newer; {FIRST_DRIVER[13]} for NVRTC 13"
+    return Line("driver", host.grave, found, todo)
+
+
+def gpus(host: Host) -> Iterator[Line]:
+    """NVML and each GPU: UUID, memory, MIG, who else is on it."""
+    for note in host.notes:
+        yield Line("NVML", "warn", note)
+    if not host.gpus:
+        yield Line("GPU", "warn", "none", "nothing: the report is then built from the archive, reports/data")
+    for gpu in host.gpus:
+        yield _fake(gpu) if gpu.fake is not None else _gpu(gpu)
+
+
+def _fake(gpu: Any) -> Line:
+    return Line(gpu.device, "warn", f"{gpu.name}, faked", "unset NORMBENCH_FAKE_GPU to measure; a fake is for tests")
+
+
+def _gpu(gpu: Any) -> Line:
+    query = nvml.Query(nvml.start())
+    unit = query.ask("uuid", "nvmlDeviceGetHandleByUUID", gpu.uuid)
+    total = query.ask("memory", "nvmlDeviceGetMemoryInfo", unit, take=lambda info: f"{info.total / 1e9:.0f} GB")
+    running = query.ask("processes", "nvmlDeviceGetComputeRunningProcesses", unit) or []
+    kind = "a MIG instance, so its peak bandwidth is not known" if gpu.mig else "no MIG"
+    found = f"{gpu.name}, {gpu.arch or 'architecture unknown'}, {total or 'memory unknown'}, {kind}, {gpu.uuid}"
+    if not running:
+        return Line(gpu.device, "ok", found)
+    pids = ", ".join(str(process.pid) for process in running)
+    todo = "measure when it is free: a shared GPU gives the verdict shared_gpu"
+    return Line(gpu.device, "warn", f"{found}; used by process {pids}", todo)
+
+
+def browser(host: Host) -> Iterator[Line]:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        yield Line("Chromium", "warn", "none", "optional: install chromium; without it the browser tests are skipped")
+    else:
+        yield Line("Chromium", "ok", path)
+
+
+def disk(host: Host) -> Iterator[Line]:
+    """Room for results/, and leave to write there."""
+    here = root()
+    free = shutil.disk_usage(here).free
+    state: State = "ok" if free > 2 * GIB else "warn" if free > GIB // 4 else "fail"
+    yield Line(
+        "disk", state, f"{free / 1e9:.1f} GB free", "" if state == "ok" else "make room: compilers cache here too"
+    )
+    if not os.access(here, os.W_OK):
+        yield Line("checkout", "fail", f"{here} is not writable", "copy the checkout to a folder of your own")
+
+
+def archive(host: Host) -> Iterator[Line]:
+    """A report needs a GPU or an archived run."""
+    runs = sorted((root() / "reports" / "data").glob("*/*/machine.json"))
+    devices = {path.parent.parent.name for path in runs}
+    if runs:
+        yield Line("archive", "ok", f"{len(runs)} runs of {len(devices)} devices in reports/data")
+    elif host.gpus:
+        yield Line("archive", "warn", "no run in reports/data", "the report then shows this host alone")
+    else:
+        yield Line(
+            "archive", "fail", "no GPU here and no run in reports/data", "copy a published run into reports/data"
+        )
+
+
+PROBES: tuple[Callable[[Host], Iterator[Line]], ...] = (
+    python,
+    packages,
+    gpus,
+    compiler,
+    imports.torch,
+    imports.triton,
+    imports.baselines,
+    browser,
+    disk,
+    archive,
+)

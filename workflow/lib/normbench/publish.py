@@ -1,0 +1,125 @@
+"""Verb ``publish``: a finished study as a new folder of the archive, which nothing ever writes into again."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import polars as pl
+
+from normbench import archive, schema
+from normbench.archive import Run
+from normbench.cli import UserError
+
+MOST_BYTES = 2 << 20
+ARCHS = frozenset(f"sm_{number}" for number in (75, 80, 86, 89, 90, 100, 120))
+
+
+class PublishError(UserError):
+    """The study cannot be published as it is; the sentence says what to do."""
+
+
+def publish(run: Run, published: Path, allow_fake: bool = False) -> Path:
+    """Copy ``run`` to ``<published>/<device>/<run>``; the folder is there whole or not at all.
+
+    allow_fake: a faked GPU's study may go to an archive of its own, for tests.
+
+    Raises:
+        PublishError: a faked GPU, architectures missing from the resources, the run is there already, or it is too big.
+    """
+    folder = published / run.device / run.run
+    _publishable(run, folder, allow_fake)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # a name with a dot is no run to anybody who reads the archive
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{run.run}."))
+    try:
+        _write(run, temporary)
+        _small(temporary)
+        temporary.chmod(0o755)
+        _rename(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()  # succeeds only where this would have been the device's first run
+    return folder
+
+
+def _publishable(run: Run, folder: Path, allow_fake: bool) -> None:
+    if run.machine.get("fake") and not allow_fake:
+        raise PublishError(f"{run.device} is a faked GPU; only measured numbers are published")
+    if folder.exists():
+        raise PublishError(f"{folder} exists; a published run is never written again")
+    resources = run.tables["resources"]
+    for stem in sorted(run.tables["cases"].filter(pl.col("lang") == "cuda")["contender"].unique()):
+        missing = sorted(
+            ARCHS - {*resources.filter(pl.col("contender") == stem)["arch"]}, key=lambda arch: int(arch[3:])
+        )
+        if missing:
+            archs = ", ".join(missing)
+            raise PublishError(f"{stem} is not compiled for {archs}; run `snakemake --cores 2 cubins` first")
+
+
+def _write(run: Run, folder: Path) -> None:
+    for name, values in (("machine", run.machine), ("study", run.study)):
+        (folder / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n")
+    for name, frame in run.tables.items():
+        if name != "checks" or not frame.is_empty():
+            schema.write(frame, schema.TABLES[name], folder / f"{name}.parquet")
+
+
+def _small(folder: Path) -> None:
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    if sum(sizes.values()) > MOST_BYTES:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise PublishError(
+            f"the study takes {sum(sizes.values()) / 2**20:.1f} MiB, more than {MOST_BYTES >> 20} MiB, most of it in "
+            f"{largest}; publish it in slices, such as `--config ops=layernorm`"
+        )
+
+
+def _rename(temporary: Path, folder: Path) -> None:
+    """``rename`` replaces an empty folder only, so of two who publish at once one fails."""
+    try:
+        temporary.rename(folder)
+    except OSError as error:
+        raise PublishError(f"{folder} exists; a published run is never written again") from error
+
+
+def finished(results: Path, target: str | None) -> Path:
+    """Folder of the study to publish: that of ``target``, or the only one there is.
+
+    Raises:
+        PublishError: none, or several without a target.
+    """
+    found = {folder.name: folder for folder in archive.local_folders(results)}
+    if target is None and len(found) == 1:
+        return next(iter(found.values()))
+    if target in found:
+        return found[str(target)]
+    known = ", ".join(found) or "none; run `snakemake --cores 1 report` first"
+    asked = f"{target} is not finished" if target else "which study? name it with --target"
+    raise PublishError(f"{asked}; finished in {results}: {known}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", metavar="DEVICE", help="device id (default: the only finished study)")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="FOLDER")
+    parser.add_argument("--archive", type=Path, default=Path("reports/data"), metavar="FOLDER")
+    parser.add_argument(
+        "--allow-fake", action="store_true", help="take a faked GPU's study, into an --archive other than the default"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.allow_fake and args.archive.resolve() == Path("reports/data").resolve():
+        raise PublishError("--allow-fake needs an --archive of its own; reports/data holds measured numbers only")
+    run = archive.read_local(finished(args.results, args.target), args.results / "build")
+    folder = publish(run, args.archive, args.allow_fake)
+    for path in sorted(folder.iterdir()):
+        print(f"{path} {path.stat().st_size / 1024:.0f} KiB")
+    print(f"published {run.id}; `git add {folder}` puts it into the repository")
+    return 0

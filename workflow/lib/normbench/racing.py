@@ -1,0 +1,199 @@
+"""Worker side of ``showdown``: at every point the winners, the baselines, an A/A twin and the ceiling, interleaved.
+
+All contenders of a point are captured and checked first; then rounds run each once in random order until every median
+is known to WIDTH or the budget ends; then all are checked again on another buffer set.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from normbench import ops, timing
+from normbench.contenders import CompileError, Contender, External, load
+from normbench.gpu import DeviceLost, Replay
+from normbench.kernelfile import Variant
+from normbench.observe import Observer
+from normbench.points import Point, short_hash
+from normbench.streams import SmClock, Streams, expression
+from normbench.supervise import utc_now
+from normbench.trial import Failure, Trial, attempt, columns, failure_of, identity, with_stream, worst
+from normbench.tuning import Bench
+from normbench.worker import Session
+
+ROUNDS_A_BLOCK = 5
+MIN_ROUNDS = 15  # fewer give the median of a noisy contender no 95 % interval worth drawing
+TWIN = "__twin"
+
+
+@dataclass
+class Runner:
+    """A contender in the race; what is known of it so far is in ``row``."""
+
+    contender: Contender
+    variant: Variant
+    row: dict[str, Any]
+    unit: str
+    trial: Trial | None = None
+    errors: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the whole race shares: the ceiling measured in it (GB/s), its clock state, other processes on the GPU."""
+
+    ceiling_gbps: float | None
+    clocks: dict[str, Any]
+    shared: bool | None
+
+
+def run(session: Session) -> None:
+    """Race at every point of the task."""
+    task = session.task
+    contenders = {entry["spec"]: load(entry["spec"], _path(entry.get("build"))) for entry in task["contenders"]}
+    winners = [expression("copy", variant) for variant in task.get("roofs", {}).values()]
+    stream = Streams(session.gpu, winners)
+    for number, identity_row in enumerate(task["points"]):
+        point = Point.from_identity(identity_row)
+        Race(session, contenders, stream, point, number + 1).run()
+        session.gpu.empty_cache()
+        session.channel.tick(f"{point.op} {point.dtype} {point.hidden}")
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+class Race:
+    """One point."""
+
+    def __init__(
+        self, session: Session, contenders: dict[str, Contender], stream: Streams, point: Point, seed: int
+    ) -> None:
+        self.task, self.gpu, self.nvml, self.channel = session.task, session.gpu, session.nvml, session.channel
+        self.stream, self.point, self.seed = stream, point, seed
+        self.done: dict[str, dict[str, Any]] = session.task["done"]
+        self.runners = [
+            self._runner(contenders[entry["spec"]], entry["variant"], entry["unit"])
+            for entry in task["entries"][point.key]
+        ]
+
+    def _runner(self, contender: Contender, variant: Variant, unit: str, suffix: str = "") -> Runner:
+        row = identity(self.point, contender, variant, self.task)
+        return Runner(contender, variant, row | {"contender": contender.stem + suffix}, unit)
+
+    def run(self) -> None:
+        """Race those whose row is not known yet: all of them, or those a crashed contender left behind."""
+        wanted = [runner for runner in self.runners if runner.unit not in self.done]
+        if not wanted:
+            return
+        try:
+            bench = Bench.open(self.point, self.gpu, self.seed, with_torch=True)
+        except Failure as failure:
+            for runner in wanted:
+                self._fail(runner, failure.row())
+            return
+        starters = [runner for runner in wanted if self._prepare(runner, bench)]
+        twin = self._twin(starters)
+        if twin is not None:
+            starters.append(twin)
+        if starters:
+            self._race(starters, bench)
+
+    def _fail(self, runner: Runner, facts: dict[str, Any]) -> None:
+        self.channel.finish((runner.unit, "final", runner.row | facts | {"measured_at": utc_now()}))
+
+    def _prepare(self, runner: Runner, bench: Bench) -> bool:
+        """Bind, capture and check one contender; a failure is its row."""
+        self.channel.begin((runner.unit, runner.row))
+        try:
+            reason = runner.contender.refusal(self.point, self.gpu)
+            if reason:
+                raise Failure("skipped", reason, {})
+            runner.trial = attempt(runner.contender, runner.variant, bench.sets, bench.expected, self.gpu)
+            runner.errors = columns(self._verified(runner.trial, 0))
+        except CompileError as error:
+            self._fail(runner, {"status": "compile_error", "reason": str(error)})
+        except Failure as failure:
+            self._fail(runner, failure.row())
+        except DeviceLost as error:
+            self._fail(runner, {"status": "launch_error", "reason": str(error)})
+            raise
+        return bool(runner.errors)
+
+    def _verified(self, trial: Trial, index: int) -> Any:
+        try:
+            return trial.verify(index)
+        except Failure:
+            raise
+        except Exception as error:
+            raise failure_of(error, self.gpu) from error
+
+    def _twin(self, starters: list[Runner]) -> Runner | None:
+        """The first of our contenders once more under another name, with buffers of its own: the day's noise floor."""
+        first = next((runner for runner in starters if not isinstance(runner.contender, External)), None)
+        if first is None:
+            return None
+        twin = self._runner(first.contender, first.variant, f"{first.unit}{TWIN}", TWIN)
+        try:
+            bench = Bench.open(self.point, self.gpu, self.seed + 500, with_torch=True)
+        except Failure as failure:
+            self._fail(twin, failure.row())
+            return None
+        return twin if self._prepare(twin, bench) else None
+
+    def _race(self, starters: list[Runner], bench: Bench) -> None:
+        self.channel.begin(*((runner.unit, runner.row) for runner in starters))
+        roof = self.stream.race_roof(self.point, bench.sets, self.task.get("roofs", {}).get(self.point.key))
+        replays: list[Replay] = [runner.trial.replay for runner in starters if runner.trial]
+        observer = Observer(self.nvml, SmClock(self.stream))
+        samples = self._rounds([*replays, *roof.replays], observer)
+        race = Outcome(roof.gbps(samples[len(replays) :]), observer.summary(), observer.shared())
+        rows = [
+            (runner.unit, "final", runner.row | self._conclude(runner, found, race) | {"measured_at": utc_now()})
+            for runner, found in zip(starters, samples, strict=False)
+        ]
+        self.channel.finish(*rows)
+
+    def _rounds(self, replays: Sequence[Replay], observer: Observer) -> list[list[float]]:
+        for replay in replays:
+            with_stream(self.gpu, replay)
+        order = random.Random(short_hash(self.point.key))
+        samples: list[list[float]] = [[] for _ in replays]
+        spent_us, budget_us = 0.0, self.task["study"]["race_ms"] * 1e3
+        while True:
+            orders = [order.sample(range(len(replays)), len(replays)) for _ in range(ROUNDS_A_BLOCK)]
+            for mine, more in zip(samples, self.gpu.time_rounds(replays, orders, observer), strict=True):
+                mine += more
+            spent_us += sum(
+                sum(mine[-ROUNDS_A_BLOCK:]) * replay.launches for mine, replay in zip(samples, replays, strict=True)
+            )
+            rounds = len(samples[0])
+            if rounds >= MIN_ROUNDS and (spent_us >= budget_us or all(map(timing.narrow, samples))):
+                return samples
+
+    def _conclude(self, runner: Runner, samples: list[float], race: Outcome) -> dict[str, Any]:
+        """Check again, then let the time exist."""
+        assert runner.trial is not None
+        moved = ops.compulsory_bytes(self.point)
+        facts: dict[str, Any] = {"bytes": moved, "ceiling_gbps": race.ceiling_gbps}
+        try:
+            facts |= worst(runner.errors, columns(self._verified(runner.trial, 1)))
+            times = timing.summarise(samples)
+            gbps = moved / times["time_us_p50"] / 1e3
+            if race.ceiling_gbps and gbps > timing.OVER_ROOF * race.ceiling_gbps:
+                text = f"{gbps:.0f} GB/s is over the measured ceiling of {race.ceiling_gbps:.0f} GB/s"
+                raise Failure("over_roof", text, facts)
+        except Failure as failure:
+            return facts | failure.row()
+        floor = self.task.get("launch_floor_us")
+        bound = times["time_us_p50"] < timing.LAUNCH_BOUND * floor if floor else None
+        facts |= runner.contender.static(self.point, runner.variant) | times | race.clocks
+        return facts | {
+            "verdict": timing.verdict(times, race.clocks, race.shared),
+            "launch_bound": bound,
+            "status": "ok",
+        }

@@ -1,0 +1,118 @@
+"""Verb ``showdown``: race one op, a worker process per dtype (worker side: racing.py)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from normbench import harness, kernelfile, schema
+from normbench.harness import Ceilings, Measurement
+from normbench.points import Point, canonical_json, short_hash
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    harness.add_arguments(parser)
+    parser.add_argument("--op", required=True)
+    parser.add_argument("--kernels", nargs="*", default=[], help="our kernel files")
+    parser.add_argument("--builds", nargs="*", default=[], help="builds (.json) of the CUDA ones")
+    parser.add_argument("--cases", nargs="*", default=[], type=Path, help="their tuning tables")
+    parser.add_argument("--baselines", nargs="*", default=[], help="baseline files, stems or module:function")
+    parser.add_argument("--ceilings", type=Path, required=True)
+
+
+def main(args: argparse.Namespace) -> int:
+    measurement = Measurement(args, "showdown", f"showdown-{args.op}")
+    points = harness.chosen(measurement.points, op=args.op)
+    field = Field(args)
+    entries = {point.key: field.entries(point) for point in points}
+    ceilings = Ceilings(args.ceilings)
+    tasks = []
+    for dtype in dict.fromkeys(point.dtype for point in points):
+        mine = [point for point in points if point.dtype == dtype]
+        task = measurement.task(
+            contenders=field.contenders(),
+            points=[point.identity() for point in mine],
+            entries={point.key: entries[point.key] for point in mine},
+            roofs=ceilings.variants(mine),
+            launch_floor_us=ceilings.launch_floor_us(),
+        )
+        tasks.append((task, len(mine)))
+    done = measurement.run(tasks, measurement.context("showdown"))
+    wanted = {entry["unit"] for listed in entries.values() for entry in listed}
+    rows = [entry["row"] for unit, entry in done.items() if unit.removesuffix("__twin") in wanted]
+    harness.write([*rows, *field.absentees(points, args.cases)], schema.SHOWDOWN, args.out)
+    return 0
+
+
+class Field:
+    """Who races: every kernel with its winner at the point, and every baseline."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        builds = {Path(path).stem: path for path in args.builds if path.endswith(".json")}
+        kernels = [(path, kernelfile.load(path)) for path in args.kernels]
+        self.ours = [(path, kernel, builds.get(kernel.stem)) for path, kernel in kernels if args.op in kernel.ops]
+        self.baselines = [baseline_path(name) for name in args.baselines]
+        self.winners = _winners(args.cases)
+        self.shas = {path: _sha(kernel.sha, build) for path, kernel, build in self.ours}
+        self.shas |= {path: _baseline_sha(path) for path in self.baselines}
+
+    def contenders(self) -> list[dict[str, Any]]:
+        ours = [{"spec": path, "build": build} for path, _, build in self.ours]
+        return ours + [{"spec": path} for path in self.baselines]
+
+    def entries(self, point: Point) -> list[dict[str, Any]]:
+        """Contenders of one point, the fastest of ours first (it gets the A/A twin).
+
+        The unit of a race names everyone in it: a changed winner or source is another race.
+        """
+        ours = [
+            (time, {"spec": path, "variant": json.loads(variant)})
+            for path, kernel, _ in self.ours
+            for time, variant in [self.winners.get((point.key, kernel.stem), (None, None))]
+            if variant is not None
+        ]
+        ranked = [entry for _, entry in sorted(ours, key=lambda pair: (pair[0], pair[1]["spec"]))]
+        found = ranked + [{"spec": path, "variant": {}} for path in self.baselines]
+        race = short_hash(canonical_json([found, [self.shas[entry["spec"]] for entry in found]]), 12)
+        return [entry | {"unit": f"{point.key} {race} {entry['spec']}"} for entry in found]
+
+
+    def absentees(self, points: Sequence[Point], cases: Sequence[Path]) -> list[dict[str, Any]]:
+        """Rows of kernels without a winner at a point: what tuning said of them."""
+        keys = {point.key for point in points}
+        told: dict[tuple[str, str], dict[str, Any]] = {}
+        for path in cases:
+            for row in schema.read(path, schema.CASES).iter_rows(named=True):
+                found = (row["point"], row["contender"])
+                if row["point"] in keys and found not in self.winners:
+                    told.setdefault(found, row)
+        return list(told.values())
+
+
+def _winners(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[float, str]]:
+    """(time, variant JSON) of the fastest variant by (point, kernel); a finalist's longer look counts before others."""
+    found: dict[tuple[str, str], tuple[float, str]] = {}
+    for path in paths:
+        timed = schema.read(path, schema.CASES).filter(pl.col("status") == "ok")
+        most = pl.col("n_samples").max().over("point", "contender")
+        for row in timed.filter(pl.col("n_samples") == most).sort("time_us_p50").iter_rows(named=True):
+            found.setdefault((row["point"], row["contender"]), (row["time_us_p50"], row["variant"]))
+    return found
+
+
+def baseline_path(name: str) -> str:
+    return name if "/" in name or ":" in name else f"kernels/baselines/{name}.py"
+
+
+def _baseline_sha(path: str) -> str:
+    return short_hash(Path(path).read_bytes(), 32) if ":" not in path else path
+
+
+def _sha(kernel_sha: str, build: str | None) -> str:
+    binary = Path(build).with_suffix(".cubin").read_bytes() if build else b""
+    return short_hash(kernel_sha.encode() + binary, 32)

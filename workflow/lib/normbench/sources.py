@@ -1,0 +1,100 @@
+"""What decides a number besides the study itself: our own measuring sources, and the versions of everything below."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from normbench.points import canonical_json, short_hash
+
+# files of this package whose text defines what a number means; editing one re-measures, so they hold nothing else
+MEASURING = (
+    "ops",
+    "points",
+    "kernelfile",
+    "tensors",
+    "check",
+    "gpu",
+    "contenders",
+    "observe",
+    "timing",
+    "streams",
+    "roofs",
+    "ceilings",
+    "trial",
+    "tuning",
+    "racing",
+    "worker",
+    "harness",
+    "measure",
+    "showdown",
+    "adversary",
+    "verify",
+)
+BASELINES = {
+    "apex": "apex",
+    "cudnn": "nvidia-cudnn-frontend",
+    "flashinfer": "flashinfer-python",
+    "liger": "liger-kernel",
+    "quack": "quack-kernels",
+    "transformer_engine": "transformer_engine",
+}
+PACKAGE = Path(__file__).parent
+
+
+def measuring_modules() -> list[Path]:
+    """The files of MEASURING that exist, in its order."""
+    paths = (PACKAGE / name for name in MEASURING)
+    return [path for path in paths if path.is_file()]
+
+
+def kernel_sources(kernels: Path | str) -> list[Path]:
+    """Every source below kernels/, baselines and headers included, sorted."""
+    return sorted(path for path in Path(kernels).rglob("*") if path.suffix in (".cu", ".cuh", ".py"))
+
+
+def sources(kernels: Path | str = "kernels") -> str:
+    """Seven hex digits that change when a measuring module or a kernel source does: the column ``sources``."""
+    return _hash([*measuring_modules(), *kernel_sources(kernels)])[:7]
+
+
+def measuring() -> str:
+    """Hash of the measuring modules alone, for journals that know their kernel's own hash."""
+    return _hash(measuring_modules())[:16]
+
+
+def _hash(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def version(distribution: str) -> str | None:
+    """Version of an installed distribution, read from its metadata without importing it; None where it is absent."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def baseline_versions() -> dict[str, str]:
+    """Versions of the baseline libraries that are installed, by baseline."""
+    found = {name: version(distribution) for name, distribution in BASELINES.items()}
+    if found["apex"] and not _is_nvidia_apex():
+        del found["apex"]
+    return {name: text for name, text in sorted(found.items()) if text}
+
+
+def _is_nvidia_apex() -> bool:
+    """Whether ``apex`` is NVIDIA's: the package index has another project of that name."""
+    spec = find_spec("apex")
+    return any((Path(folder) / "normalization").is_dir() for folder in (spec and spec.submodule_search_locations) or ())
+
+
+def versions(driver: str | None) -> str:
+    """A short hash of the driver's, torch's, Triton's and the baselines' versions, for a rule parameter."""
+    return short_hash(canonical_json([driver, version("torch"), version("triton"), baseline_versions()]))

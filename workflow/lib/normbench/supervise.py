@@ -1,0 +1,163 @@
+"""Runs a worker process over its units and survives whatever it does.
+
+The worker announces each unit before it touches the GPU with it. A worker that dies or hangs is replaced; the unit it
+had announced becomes a row with the reason, and the rest goes on. Every finished unit is journalled at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from normbench.cli import UserError
+from normbench.journal import Done, Journal
+
+LOST = 3  # exit code of a worker whose CUDA context broke; the unit's row was written before it left
+MAX_RESTARTS_WITHOUT_A_UNIT = 2
+STARTUP_S = 180.0
+
+
+Announced = list[tuple[str, dict[str, Any]]]
+
+
+class Supervisor:
+    """One worker at a time, restarted until every unit has an outcome."""
+
+    def __init__(self, task: dict[str, Any], journal: Journal, timeout_s: float, tick: Callable[[str], None]) -> None:
+        self.task = task
+        self.journal = journal
+        self.timeout_s = timeout_s
+        self.tick = tick
+        self.done: Done = journal.load()
+
+    def run(self) -> Done:
+        """All finished units.
+
+        Raises:
+            UserError: the worker cannot start, or dies again and again without announcing a unit.
+        """
+        idle = 0
+        while True:
+            code, announced, finished, tail = self._one_worker()
+            if code == 0:
+                return self.done
+            if announced:
+                self._failed(announced, code, tail)
+            idle = idle + 1 if not announced and not finished else 0
+            if idle >= MAX_RESTARTS_WITHOUT_A_UNIT:
+                raise UserError(f"the measuring process cannot run: {_last_line(tail) or _ending(code)}")
+
+    def _failed(self, announced: Announced, code: int, tail: str) -> None:
+        if code == -signal.SIGALRM:
+            status, reason = "timeout", f"took longer than {self.timeout_s:.0f} s and was ended"
+        else:
+            status, reason = "launch_error", f"the process {_ending(code)}: {_last_line(tail)}".rstrip(": ")
+        failed = {"status": status, "reason": reason, "measured_at": utc_now()}
+        self._finish([(unit, "final", row | failed) for unit, row in announced])
+
+    def _finish(self, units: list[tuple[str, str, dict[str, Any]]]) -> None:
+        self.done |= {unit: {"stage": stage, "row": row} for unit, stage, row in units}
+        self.journal.append(units)
+
+    def _one_worker(self) -> tuple[int, Announced, bool, str]:
+        """(exit code, -SIGALRM for a hang; the units it left open; whether it finished any; end of its stderr)."""
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "normbench.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=worker_environment(self.task),
+            )
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                process.stdin.write(json.dumps(self.task | {"done": self.done}).encode())
+                process.stdin.close()
+                announced, finished, hung = self._listen(process)
+            except BrokenPipeError:
+                announced, finished, hung = [], False, False
+            finally:
+                if process.poll() is None and sys.exc_info()[0] is not None:
+                    process.kill()
+            code = -signal.SIGALRM if hung else process.wait()
+            errors.seek(0)
+            tail = errors.read()[-20000:].decode(errors="replace")
+        if tail.strip():
+            print(tail, file=sys.stderr)
+        return code, announced, finished, tail
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> tuple[Announced, bool, bool]:
+        announced: Announced = []
+        finished = False
+        deadline = time.monotonic() + STARTUP_S
+        for line in _lines(process, lambda: deadline):
+            if line is None:
+                process.kill()
+                process.wait()
+                return announced, finished, True
+            message = json.loads(line)
+            deadline = time.monotonic() + self.timeout_s
+            if "begin" in message:
+                announced = message["begin"]
+            elif "finish" in message:
+                self._finish(message["finish"])
+                announced, finished = [], True
+            elif "tick" in message:
+                self.tick(message["tick"])
+        return announced, finished, False
+
+
+def _lines(process: subprocess.Popen[bytes], deadline: Callable[[], float]) -> Any:
+    """Lines of the worker's stdout as they come; None once the deadline has passed."""
+    assert process.stdout is not None
+    descriptor = process.stdout.fileno()
+    os.set_blocking(descriptor, False)
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, deadline() - time.monotonic())):
+                yield None
+                return
+            data = os.read(descriptor, 1 << 16)
+            if not data:
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            yield from (line for line in lines if line.strip())
+
+
+def worker_environment(task: dict[str, Any]) -> dict[str, str]:
+    """The worker sees one GPU, by UUID, so that NVML's and CUDA's numbering cannot disagree."""
+    environment = dict(os.environ)
+    if task.get("uuid") and not os.environ.get("NORMBENCH_FAKE_GPU"):
+        environment["CUDA_VISIBLE_DEVICES"] = task["uuid"]
+    environment.setdefault("CUDA_MODULE_LOADING", "EAGER")
+    environment["PYTHONPATH"] = os.pathsep.join(
+        part for part in (str(Path(__file__).parents[1]), environment.get("PYTHONPATH")) if part
+    )
+    # Snakemake sets these to the job's threads; the JIT compilers of the baselines may use them all before timing
+    return environment | task.get("environment", {})
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"was ended by signal {signal.Signals(-code).name}"
+    return f"ended with code {code}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def utc_now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,88 @@
+"""Verb ``sweep``: the points of a study, in one order whatever the order of the config."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from normbench import config, schema
+from normbench.points import Point, Semantics
+
+GB = 1e9
+
+
+def points(study: config.Study, memory_bytes: int | None = None) -> list[Point]:
+    """Every point of a study, by regime, op, dtype, hidden size and rows.
+
+    memory_bytes: memory of the GPU; with less than the tier's limit the stream regime takes the tier's elements.
+    None (no GPU, or not known) takes the default ones.
+    """
+    semantics = Semantics(eps=study.eps)
+    shapes = {regime: list(_shapes(study, regime, memory_bytes)) for regime in study.regimes}
+    return [
+        Point(op, dtype, rows, hidden, regime, semantics)
+        for regime, op, dtype in itertools.product(study.regimes, study.ops, study.dtypes)
+        for rows, hidden in shapes[regime]
+    ]
+
+
+def stream_elements(study: config.Study, memory_bytes: int | None) -> int:
+    """Elements per tensor of the stream regime on a card with this much memory."""
+    tier = study.small_memory
+    small = memory_bytes is not None and memory_bytes < tier.below_gb * GB
+    return min(tier.elements, study.elements) if small else study.elements
+
+
+def _shapes(study: config.Study, regime: str, memory_bytes: int | None) -> Iterator[tuple[int, int]]:
+    """(rows, hidden) of a regime; a row longer than the tensor still makes one row."""
+    if regime == "latency":
+        yield from ((rows, hidden) for hidden in study.latency.hidden for rows in study.latency.rows)
+        return
+    elements = study.l2_elements if regime == "l2" else stream_elements(study, memory_bytes)
+    sizes = study.l2_hidden if regime == "l2" else study.hidden
+    yield from ((max(1, elements // hidden), hidden) for hidden in sizes)
+
+
+def document(study: config.Study, memory_bytes: int | None = None) -> dict[str, Any]:
+    """What results/sweep.json holds: what was asked for, without title and archs, and the points' identities."""
+    return {
+        "study": study.measured(),
+        "points": [point.identity() for point in points(study, memory_bytes)],
+    }
+
+
+def read(path: Path | str, memory_bytes: int | None = None) -> list[Point]:
+    """The points of a sweep.json, as a GPU with that much memory takes them (None: as they are listed).
+
+    Raises:
+        ValueError: the file is not one.
+    """
+    try:
+        values = json.loads(Path(path).read_text())
+        listed = [Point.from_identity(row) for row in values["points"]]
+        return listed if memory_bytes is None else points(config.Study(**values["study"]), memory_bytes)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not a sweep.json of this version ({str(error).splitlines()[0]})") from error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--study", default="{}", metavar="JSON", help="the configuration, as JSON or YAML text")
+    parser.add_argument("--memory-bytes", type=int, metavar="N", help="memory of the GPU (default: enough)")
+    parser.add_argument("--out", type=Path, default=Path("results/sweep.json"), metavar="FILE")
+
+
+def main(args: argparse.Namespace) -> int:
+    try:
+        values = yaml.safe_load(args.study) or {}
+    except yaml.YAMLError as error:
+        raise config.ConfigError(f"--study: not JSON or YAML: {' '.join(str(error).split())}") from error
+    study = config.load(values)
+    with schema.atomic(args.out) as temporary:
+        temporary.write_text(json.dumps(document(study, args.memory_bytes), indent=1) + "\n")
+    return 0

@@ -1,0 +1,168 @@
+// Draws the charts of the page from the JSON beside it. Everything shown is set as text, never as markup.
+const report = JSON.parse(document.getElementById("report-data").textContent);
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+const picks = document.querySelector("form.picks");
+const drawn = new Map();
+
+// A row is an array; in worded columns its values are indices into the page's words.
+const rowsOf = (name) => {
+  const { columns, worded, rows } = report.data[name];
+  const words = columns.map((column) => worded.includes(column));
+  const value = (row, index) => (words[index] && row[index] !== null ? report.words[row[index]] : row[index]);
+  return rows.map((row) => Object.fromEntries(columns.map((column, index) => [column, value(row, index)])));
+};
+
+const datasetsOf = (spec) => {
+  const names = new Set();
+  const visit = (node) => {
+    if (node?.data?.name && node.data.name in report.data) names.add(node.data.name);
+    for (const part of [...(node.layer ?? []), ...(node.vconcat ?? [])]) visit(part);
+  };
+  visit(spec);
+  return [...names];
+};
+
+const picksOf = (spec) =>
+  (spec.params ?? []).filter((param) => param.name.startsWith("pick_")).map((param) => param.name.slice(5));
+
+const choices = () => {
+  const chosen = {};
+  if (!picks) return chosen;
+  for (const [name, value] of new FormData(picks)) {
+    chosen[name] = picks.elements[name].dataset?.number === "yes" ? Number(value) : value;
+  }
+  return chosen;
+};
+
+const kept = (spec) => {
+  const chosen = choices();
+  const by = picksOf(spec).filter((column) => column in chosen);
+  return rowsOf(datasetsOf(spec)[0]).filter((row) => by.every((column) => row[column] === chosen[column]));
+};
+
+const fitted = (spec, width) => {
+  const copy = structuredClone(spec);
+  copy.datasets = Object.fromEntries(datasetsOf(spec).map((name) => [name, rowsOf(name)]));
+  const chosen = choices();
+  for (const param of copy.params ?? []) {
+    const column = param.name.replace("pick_", "");
+    if (param.name.startsWith("pick_") && column in chosen) param.value = chosen[column];
+  }
+  if (copy.vconcat) {
+    for (const part of copy.vconcat) part.width = width - 90;
+  } else {
+    copy.width = width;
+    copy.autosize = { type: "fit-x", contains: "padding" };
+  }
+  return copy;
+};
+
+const themed = (width) => {
+  const theme = structuredClone(dark.matches ? report.themes.dark : report.themes.light);
+  theme.legend.columns = Math.max(2, Math.floor(width / 128));
+  return theme;
+};
+
+const pin = (figure, tooltip) => {
+  const output = figure.querySelector(".pinned");
+  output.replaceChildren();
+  if (tooltip && typeof tooltip === "object") {
+    const list = document.createElement("dl");
+    for (const [name, value] of Object.entries(tooltip)) {
+      const term = document.createElement("dt");
+      const text = document.createElement("dd");
+      term.textContent = name;
+      text.textContent = value;
+      list.append(term, text);
+    }
+    output.append(list);
+  }
+  output.hidden = !output.hasChildNodes();
+};
+
+const note = (figure, spec) => {
+  figure.querySelector(".empty").hidden = kept(spec).length > 0;
+};
+
+const draw = async (figure) => {
+  const name = figure.dataset.chart;
+  const spec = report.charts[name];
+  const plot = figure.querySelector(".plot");
+  const width = Math.floor(plot.clientWidth);
+  drawn.get(name)?.finalize();
+  const embedded = await window.vegaEmbed(plot, fitted(spec, width), {
+    ast: true, // expressions are interpreted, so the policy can forbid eval
+    renderer: "svg",
+    config: themed(width),
+    actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
+    downloadFileName: name,
+  });
+  embedded.width = width;
+  embedded.view.addEventListener("click", (event, item) => pin(figure, item?.tooltip));
+  drawn.set(name, embedded);
+  note(figure, spec);
+};
+
+const figures = [...document.querySelectorAll("figure[data-chart]")];
+const drawAll = async () => {
+  for (const figure of figures) await draw(figure);
+  document.documentElement.dataset.drawn = String(drawn.size);
+};
+
+const table = (rows) => {
+  const made = document.createElement("table");
+  made.className = "small";
+  const columns = rows.length ? Object.keys(rows[0]) : [];
+  const head = made.createTHead().insertRow();
+  for (const column of columns) {
+    const cell = document.createElement("th");
+    cell.textContent = column;
+    head.append(cell);
+  }
+  const body = made.createTBody();
+  for (const row of rows) {
+    const line = body.insertRow();
+    for (const column of columns) line.insertCell().textContent = row[column] ?? "–";
+  }
+  return made;
+};
+
+const fillTable = (figure) => {
+  const details = figure.querySelector("details.rows");
+  const place = details.querySelector("div");
+  place.replaceChildren();
+  if (details.open) place.append(table(kept(report.charts[figure.dataset.chart])));
+};
+
+const choose = async () => {
+  const chosen = choices();
+  for (const figure of figures) {
+    const spec = report.charts[figure.dataset.chart];
+    const view = drawn.get(figure.dataset.chart)?.view;
+    const columns = picksOf(spec).filter((column) => column in chosen);
+    if (!view || !columns.length) continue;
+    for (const column of columns) view.signal(`pick_${column}`, chosen[column]);
+    await view.runAsync();
+    pin(figure, null);
+    note(figure, spec);
+    fillTable(figure);
+  }
+};
+
+let settle;
+const redrawWhenWidthChanges = () => {
+  clearTimeout(settle);
+  settle = setTimeout(() => {
+    const moved = (figure) => drawn.get(figure.dataset.chart)?.width !== Math.floor(figure.querySelector(".plot").clientWidth);
+    for (const figure of figures.filter(moved)) draw(figure);
+  }, 200);
+};
+
+for (const figure of figures) {
+  figure.querySelector("details.rows").addEventListener("toggle", () => fillTable(figure));
+}
+picks?.addEventListener("change", choose);
+picks?.addEventListener("submit", (event) => event.preventDefault());
+dark.addEventListener("change", drawAll);
+window.addEventListener("resize", redrawWhenWidthChanges);
+await drawAll();

@@ -1,0 +1,158 @@
+"""Tensors of a point: fresh random inputs, guarded and poisoned outputs, one set per rotation.
+
+Outputs are filled with a NaN pattern no kernel produces and lie between guard bands of the same pattern, so work that
+was not done and writes that went astray are both seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from normbench import ops
+from normbench.points import ELEMENT_BYTES, Point
+
+if TYPE_CHECKING:
+    import torch
+
+GUARD_BYTES = 1024
+POISON = {4: 0x7FC0DEAD, 2: 0x7FED}  # quiet NaNs in fp32, fp16 and bf16, with a payload of our own
+
+
+@dataclass
+class Guarded:
+    """A tensor inside a larger poisoned buffer; ``view`` is what a kernel writes."""
+
+    buffer: torch.Tensor
+    view: torch.Tensor
+
+    def poison(self) -> None:
+        fill_poison(self.buffer)
+
+    def guards_intact(self) -> bool:
+        """True where nothing outside the view's span was written (gaps between strided rows are inside the span)."""
+        first = self.view.storage_offset()
+        bits = integers(self.buffer)
+        last = first + span(self.view)
+        pattern = POISON[self.buffer.element_size()]
+        return bool((bits[:first] == pattern).all() and (bits[last:] == pattern).all())
+
+
+@dataclass
+class Tensors:
+    """One buffer set of a point; what a contender reads and writes, under the names kernel files use."""
+
+    point: Point
+    inputs: dict[str, torch.Tensor | None]
+    guarded: dict[str, Guarded] = field(default_factory=dict)
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        return {name: item.view for name, item in self.guarded.items()}
+
+    def get(self, name: str) -> torch.Tensor | None:
+        if name in self.guarded:
+            return self.guarded[name].view
+        return self.inputs.get(name)
+
+    def poison(self) -> None:
+        for item in self.guarded.values():
+            item.poison()
+
+    def alignment(self) -> int:
+        """Largest power of two, at most 16, that divides every base address and row pitch in bytes."""
+        value = 16
+        for tensor in (*self.inputs.values(), *self.outputs().values()):
+            if tensor is None or not tensor.numel():
+                continue
+            value |= tensor.data_ptr()
+            if tensor.dim() == 2:
+                value |= tensor.stride(0) * tensor.element_size()
+        return value & -value
+
+    def fingerprint(self) -> int:
+        """Changes when an input is written to."""
+        return sum(checksum(tensor) for tensor in self.inputs.values() if tensor is not None)
+
+
+def span(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last one of ``tensor`` in its storage."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def integers(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return tensor.view({4: torch.int32, 2: torch.int16, 1: torch.uint8}[tensor.element_size()])
+
+
+def fill_poison(tensor: torch.Tensor) -> None:
+    integers(tensor).fill_(POISON[tensor.element_size()])
+
+
+def poisoned(tensor: torch.Tensor) -> torch.Tensor:
+    """Elements that still hold the poison."""
+    return integers(tensor) == POISON[tensor.element_size()]
+
+
+def checksum(tensor: torch.Tensor) -> int:
+    import torch
+
+    return int(integers(tensor).sum(dtype=torch.int64)) if tensor.numel() else 0
+
+
+def guarded(shape: tuple[int, ...], dtype: Any, device: Any, stride: int | None = None, shift: int = 0) -> Guarded:
+    """An output of ``shape`` between guard bands; rows ``stride`` elements apart, base ``shift`` elements off."""
+    import torch
+
+    element = torch.empty((), dtype=dtype).element_size()
+    guard = GUARD_BYTES // element
+    pitch = stride or shape[-1]
+    elements = shape[0] * pitch if len(shape) == 2 else shape[0]
+    buffer = torch.empty(2 * guard + shift + elements, dtype=dtype, device=device)
+    strides = (pitch, 1) if len(shape) == 2 else (1,)
+    return Guarded(buffer, buffer.as_strided(shape, strides, guard + shift))
+
+
+def make_inputs(point: Point, device: Any, seed: int) -> dict[str, torch.Tensor | None]:
+    """Random x ~ N(0, 1), gamma ~ N(1, 0.5), beta ~ N(0, 0.5), from ``seed``; strided as the semantics say."""
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(seed)
+    dtype, param = ops.torch_dtype(point.dtype), ops.torch_dtype(point.param_dtype)
+    buffer = torch.empty(point.rows, point.row_stride, dtype=dtype, device=device)
+    buffer.normal_(generator=generator)
+    made: dict[str, torch.Tensor | None] = {"x": buffer[:, : point.hidden], "gamma": None, "beta": None}
+    if ops.has_gamma(point):
+        made["gamma"] = torch.empty(point.hidden, dtype=param, device=device).normal_(1.0, 0.5, generator=generator)
+    if ops.has_beta(point):
+        made["beta"] = torch.empty(point.hidden, dtype=param, device=device).normal_(0.0, 0.5, generator=generator)
+    return made
+
+
+def make_outputs(point: Point, device: Any) -> dict[str, Guarded]:
+    """Guarded, poisoned outputs: y, and the statistics where the semantics ask for them."""
+    import torch
+
+    made = {"y": guarded((point.rows, point.hidden), ops.torch_dtype(point.dtype), device)}
+    if ops.saves_stats(point):
+        for name in ops.OPS[point.op].outputs:
+            if name in ("mean", "rstd"):
+                made[name] = guarded((point.rows,), torch.float32, device)
+    for item in made.values():
+        item.poison()
+    return made
+
+
+def make_sets(point: Point, device: Any, sets: int, seed: int) -> list[Tensors]:
+    """``sets`` buffer sets with different inputs."""
+    return [
+        Tensors(point, make_inputs(point, device, seed * 1000 + index), make_outputs(point, device))
+        for index in range(sets)
+    ]
+
+
+def set_bytes(point: Point) -> int:
+    """Bytes one buffer set takes."""
+    return 2 * point.rows * point.row_stride * ELEMENT_BYTES[point.dtype]

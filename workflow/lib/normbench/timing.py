@@ -1,0 +1,72 @@
+"""What a set of samples says: quartiles, interval of the median, when to stop, and whether it may be quoted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+from scipy import stats
+
+# Thresholds of the verdict, each with its reason.
+MIN_SAMPLES = 10  # below this the 95 % interval of a median spans nearly the whole sample
+CLOCK_SPREAD = 0.05  # SM clock (max - min) / median over one window; a steady H200 shows 0
+RESOLUTION_US = 0.5  # CUDA event tick; a launch shorter than this cannot be told from it
+WIDTH = 0.005  # stop once the 95 % interval of the median is within 0.5 %
+LAUNCH_BOUND = 3.0  # median under three empty launches: the launch is what was timed
+OVER_ROOF = 1.03  # faster than this share of a measured ceiling is an error of the measurement
+# NVML clock-event reasons that mean the clock was held down: software and hardware slowdown, thermal, power brake.
+# Idle (1), application clocks (2), the power cap (4: the normal state of a card at its limit) and sync boost (16) do not.
+THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
+
+
+def summarise(samples: Sequence[float]) -> dict[str, Any]:
+    """The TIMES columns and the 95 % interval of the median (order statistics, distribution-free)."""
+    values = numpy.asarray(samples, dtype=float)
+    low, high = interval(values)
+    p25, p50, p75 = (float(value) for value in numpy.quantile(values, (0.25, 0.5, 0.75)))
+    return {
+        "n_samples": len(values),
+        "time_us_min": float(values.min()),
+        "time_us_p25": p25,
+        "time_us_p50": p50,
+        "time_us_p75": p75,
+        "samples_us": [float(value) for value in values],
+        "time_us_lo": low,
+        "time_us_hi": high,
+    }
+
+
+def interval(values: numpy.ndarray[Any, Any]) -> tuple[float | None, float | None]:
+    """95 % interval of the median; null ends where the sample is too small to have one."""
+    if len(values) < 6:
+        return None, None
+    found = stats.quantile_test(values, p=0.5).confidence_interval(0.95)
+    low, high = float(found.low), float(found.high)
+    return (low if numpy.isfinite(low) else None), (high if numpy.isfinite(high) else None)
+
+
+def narrow(samples: Sequence[float]) -> bool:
+    """True where the interval of the median is within WIDTH on both sides."""
+    if len(samples) < MIN_SAMPLES:
+        return False
+    values = numpy.asarray(samples, dtype=float)
+    low, high = interval(values)
+    middle = float(numpy.median(values))
+    return low is not None and high is not None and max(high - middle, middle - low) <= WIDTH * middle
+
+
+def verdict(times: dict[str, Any], clocks: dict[str, Any], shared: bool | None) -> str:
+    """Whether the time may be quoted; the first objection wins."""
+    if shared:
+        return "shared_gpu"
+    if times["n_samples"] < MIN_SAMPLES:
+        return "too_few"
+    if times["time_us_p50"] < RESOLUTION_US:
+        return "below_resolution"
+    if (clocks.get("throttle_reasons") or 0) & THROTTLED:
+        return "throttled"
+    low, middle, high = (clocks.get(f"sm_clock_mhz_{name}") for name in ("min", "p50", "max"))
+    if low is not None and middle and high is not None and (high - low) / middle > CLOCK_SPREAD:
+        return "clock_drift"
+    return "quotable"

@@ -1,0 +1,158 @@
+"""One contender at one point: bound to the buffer sets, captured, checked, ready to be timed.
+
+``attempt`` turns everything a contender can do wrong into a status and a reason; only a lost CUDA context escapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from normbench import ops
+from normbench.check import Expected, Verdict, check, check_copy
+from normbench.contenders import CompileError, Contender, Unsupported
+from normbench.gpu import DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
+from normbench.kernelfile import Variant
+from normbench.points import Point, canonical_json
+from normbench.tensors import Tensors, fill_poison
+
+CHECK_COLUMNS = ("err_max_abs", "err_ulp_max", "tolerance", "tolerance_used")
+CONTRACT_COLUMNS = ("accurate", "allclose_torch", "allclose_seed", "bitwise_torch")
+
+
+@dataclass
+class Failure(Exception):
+    """Why a contender has no time at this point, as the row's columns."""
+
+    status: str
+    reason: str
+    columns: dict[str, Any]
+
+    def row(self) -> dict[str, Any]:
+        return self.columns | {"status": self.status, "reason": self.reason}
+
+
+@dataclass
+class Trial:
+    """A captured contender. ``sets`` and ``expected`` are matched; the checks alternate between them."""
+
+    contender: Contender
+    variant: Variant
+    replay: Replay
+    sets: Sequence[Tensors]
+    expected: Sequence[Expected]
+    gpu: Gpu
+
+    def verify(self, index: int) -> Verdict:
+        """Poison the outputs of set ``index``, replay once and judge what is there; inputs and guards included.
+
+        Raises:
+            Failure: the output is wrong, was not written, or something else was.
+        """
+        tensors, expected = self.sets[index], self.expected[index]
+        before = tensors.fingerprint()
+        tensors.poison()
+        own = {id(item.view) for item in tensors.guarded.values()}
+        for outputs in self.replay.outputs:
+            for tensor in outputs.values():
+                if id(tensor) not in own:
+                    fill_poison(tensor)
+        self.gpu.synchronize()
+        with_stream(self.gpu, self.replay)
+        outputs = self.replay.outputs[index]
+        x = tensors.inputs["x"]
+        verdict = check_copy(x, outputs["y"]) if self.contender.copies else check(expected, outputs)
+        if not verdict.ok:
+            raise Failure(verdict.status, str(verdict.reason), columns(verdict))
+        if any(not item.guards_intact() for item in tensors.guarded.values()):
+            raise Failure("wrong", "wrote outside its output", columns(verdict))
+        if tensors.fingerprint() != before:
+            raise Failure("wrong", "wrote to its inputs", columns(verdict))
+        return verdict
+
+
+def with_stream(gpu: Gpu, replay: Replay) -> None:
+    """Replay once and wait."""
+    if gpu.fake:
+        replay.replay()
+        return
+    with gpu.torch.cuda.stream(gpu.stream):  # type: ignore[union-attr]
+        replay.replay()
+    gpu.synchronize()
+
+
+def columns(verdict: Verdict) -> dict[str, Any]:
+    return {name: getattr(verdict, name) for name in (*CHECK_COLUMNS, *CONTRACT_COLUMNS)}
+
+
+def worst(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Errors of two checks as one: the larger error, the weaker contract."""
+    both: dict[str, Any] = {}
+    for name in first:
+        values = [value for value in (first[name], second.get(name)) if value is not None]
+        pick = min if name in CONTRACT_COLUMNS else max
+        both[name] = pick(values) if values else None
+    return both
+
+
+def attempt(
+    contender: Contender, variant: Variant, sets: Sequence[Tensors], expected: Sequence[Expected], gpu: Gpu
+) -> Trial:
+    """Bind and capture.
+
+    Raises:
+        Failure: the contender refuses, does not compile or does not launch.
+        DeviceLost: the context broke on the way.
+    """
+    point = sets[0].point
+    try:
+        launches = [contender.bind(tensors, variant, gpu) for tensors in sets]
+        estimate = estimate_us(point, ops.compulsory_bytes(point))
+        count = launches_a_sample(estimate, len(sets), point.regime)
+        return Trial(contender, variant, gpu.capture(launches, count, len(sets)), sets, expected, gpu)
+    except Unsupported as error:
+        raise Failure("skipped", str(error), {}) from error
+    except CompileError as error:
+        raise Failure("compile_error", str(error), {}) from error
+    except Exception as error:
+        raise failure_of(error, gpu) from error
+
+
+def failure_of(error: Exception, gpu: Gpu) -> Failure:
+    """The row of an exception while launching.
+
+    Raises:
+        DeviceLost: the context does not answer any more; carries the same text.
+    """
+    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300] if str(error).strip() else 'no text'}"
+    if "OutOfMemory" in type(error).__name__:
+        gpu.empty_cache()
+        return Failure("skipped", f"too little memory ({text})", {})
+    try:
+        gpu.synchronize()
+    except Exception as broken:
+        raise DeviceLost(text) from broken
+    return Failure("launch_error", text, {})
+
+
+def identity(point: Point, contender: Contender, variant: Variant | None, task: dict[str, Any]) -> dict[str, Any]:
+    """Identity columns of a row of this task."""
+    return point.identity() | {
+        "device": task["device"],
+        "run": "local",
+        "contender": contender.stem,
+        "lang": contender.lang,
+        "variant": canonical_json(variant) if variant is not None else None,
+        "sources": task["sources"],
+    }
+
+
+def memory_refusal(point: Point, sets: int, gpu: Gpu) -> str | None:
+    """Why the point does not fit this device, or None: buffers, reference, tolerance and the temporaries of a check."""
+    elements = point.rows * point.row_stride
+    need = sets * 2 * elements * point.element_bytes + 2 * elements * (8 + 4 + 4) + (2 << 30)
+    free = gpu.free_bytes()
+    if need > free and not gpu.fake:
+        return f"needs {need / 1e9:.1f} GB of device memory, {free / 1e9:.1f} GB are free"
+    return None

@@ -1,0 +1,178 @@
+"""Worker side of ``measure``: every variant of one kernel at every point, by successive halving.
+
+All variants are checked and get a few samples; those within FINAL_MARGIN of the fastest, at most FINALISTS, get more
+samples and a second check after them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from normbench import ops, timing
+from normbench.check import Expected, expect
+from normbench.contenders import CompileError, Contender, load
+from normbench.gpu import DeviceLost, Gpu, buffer_sets
+from normbench.kernelfile import Variant
+from normbench.observe import Observer
+from normbench.points import Point, canonical_json
+from normbench.streams import SmClock, Streams
+from normbench.supervise import utc_now
+from normbench.tensors import Tensors, make_sets, set_bytes
+from normbench.trial import Failure, Trial, attempt, columns, failure_of, identity, memory_refusal, with_stream, worst
+from normbench.worker import Session
+
+FINALISTS = 3
+FINAL_MARGIN = 1.03  # a first look of five samples is good to about 1 %; three times that is kept
+FINAL_SAMPLES = 15
+
+
+@dataclass
+class Bench:
+    """The tensors of one point, made when the first variant needs them."""
+
+    point: Point
+    gpu: Gpu
+    sets: list[Tensors]
+    expected: list[Expected]
+
+    @classmethod
+    def open(cls, point: Point, gpu: Gpu, seed: int, with_torch: bool = False) -> Bench:
+        count = buffer_sets(set_bytes(point), gpu.l2_bytes, point.regime)
+        reason = memory_refusal(point, count, gpu)
+        if reason:
+            raise Failure("skipped", reason, {})
+        sets = make_sets(point, gpu.device, count, seed)
+        expected = [expect(point, tensors.inputs, with_torch) for tensors in sets[:2]]
+        return cls(point, gpu, sets, expected)
+
+
+def run(session: Session) -> None:
+    """Tune the task's kernel; units that are done already are not launched again."""
+    task = session.task
+    contender = load(task["spec"], Path(task["build"]) if task.get("build") else None)
+    clock = SmClock(Streams(session.gpu))
+    for number, identity_row in enumerate(task["points"]):
+        point = Point.from_identity(identity_row)
+        Tuner(session, clock, contender, point, number).run()
+        session.gpu.empty_cache()
+        session.channel.tick(f"{contender.stem} {point.op} {point.dtype} {point.hidden}")
+
+
+class Tuner:
+    """One kernel at one point."""
+
+    def __init__(self, session: Session, clock: SmClock, contender: Contender, point: Point, seed: int) -> None:
+        self.task, self.gpu, self.nvml, self.channel = session.task, session.gpu, session.nvml, session.channel
+        self.clock, self.contender, self.point, self.seed = clock, contender, point, seed + 1
+        self.done: dict[str, dict[str, Any]] = session.task["done"]
+        self._bench: Bench | None = None
+
+    def run(self) -> None:
+        variants = self._variants()
+        first = {self._unit(variant): self._first_look(variant) for variant in variants}
+        for variant in self._finalists(variants, first):
+            self._final(variant)
+
+    def _unit(self, variant: Variant | None) -> str:
+        return f"{self.point.key} {canonical_json(variant)}"
+
+    def _row(self, variant: Variant | None) -> dict[str, Any]:
+        block = (variant or {}).get("block") or 32 * (variant or {}).get("num_warps", 0)
+        return identity(self.point, self.contender, variant, self.task) | {"block": block or None}
+
+    def _variants(self) -> list[Variant]:
+        """Variants to try; a refusal is a row of its own and leaves none."""
+        try:
+            reason = self.contender.refusal(self.point, self.gpu)
+            status = "skipped"
+            variants = [] if reason else self.contender.variants(self.point, self.gpu, self.task["study"]["block"])
+            if not variants and not reason:
+                reason = "no variant of the sweep suits this point"
+        except CompileError as error:
+            status, reason, variants = "compile_error", str(error), []
+        unit = self._unit(None)
+        if reason and unit not in self.done:
+            self.channel.finish((unit, "final", self._row(None) | {"status": status, "reason": reason}))
+        return variants
+
+    def _bench_or_fail(self) -> Bench:
+        if self._bench is None:
+            self._bench = Bench.open(self.point, self.gpu, self.seed)
+        return self._bench
+
+    def _first_look(self, variant: Variant) -> dict[str, Any]:
+        unit = self._unit(variant)
+        if unit in self.done:
+            return self.done[unit]["row"]
+        return self._guarded(unit, variant, "tune", self.task["study"]["tune_samples"], after=False)
+
+    def _final(self, variant: Variant) -> None:
+        unit = self._unit(variant)
+        if self.done.get(unit, {}).get("stage") != "final":
+            self._guarded(unit, variant, "final", FINAL_SAMPLES, after=True)
+
+    def _guarded(self, unit: str, variant: Variant, stage: str, samples: int, after: bool) -> dict[str, Any]:
+        row = self._row(variant)
+        self.channel.begin((unit, row))
+        try:
+            row |= self._timed(variant, samples, after)
+        except Failure as failure:
+            row |= failure.row()
+            stage = "final"
+        except DeviceLost as error:
+            self.channel.finish((unit, "final", row | {"status": "launch_error", "reason": str(error)}))
+            raise
+        row["measured_at"] = utc_now()
+        self.channel.finish((unit, stage, row))
+        return row
+
+    def _timed(self, variant: Variant, samples: int, after: bool) -> dict[str, Any]:
+        bench = self._bench_or_fail()
+        trial = attempt(self.contender, variant, bench.sets, bench.expected, self.gpu)
+        try:
+            errors = columns(trial.verify(0))
+            observer = Observer(self.nvml, self.clock)
+            times = self._sample(trial, samples, observer)
+            if after:
+                errors = worst(errors, columns(trial.verify(1)))
+        except Failure:
+            raise
+        except Exception as error:
+            raise failure_of(error, self.gpu) from error
+        clocks = observer.summary()
+        row = {name: errors[name] for name in ("err_max_abs", "err_ulp_max", "tolerance", "tolerance_used")}
+        row |= self.contender.static(self.point, variant) | times | clocks
+        self._roof(row, times)
+        floor = self.task.get("launch_floor_us")
+        return row | {
+            "status": "ok",
+            "verdict": timing.verdict(times, clocks, observer.shared()),
+            "launch_bound": times["time_us_p50"] < timing.LAUNCH_BOUND * floor if floor else None,
+        }
+
+    def _sample(self, trial: Trial, samples: int, observer: Observer) -> dict[str, Any]:
+        with_stream(self.gpu, trial.replay)
+        orders = [[0]] * samples
+        found = self.gpu.time_rounds([trial.replay], orders, observer)[0]
+        times = timing.summarise(found)
+        return {name: value for name, value in times.items() if name not in ("time_us_lo", "time_us_hi")}
+
+    def _roof(self, row: dict[str, Any], times: dict[str, Any]) -> None:
+        """A stream row faster than its measured ceiling is a measurement error, never a bar that ends at 100 %."""
+        ceiling = self.task.get("ceilings", {}).get(self.point.key)
+        if ceiling is None:
+            return
+        gbps = ops.compulsory_bytes(self.point) / times["time_us_p50"] / 1e3
+        if gbps > timing.OVER_ROOF * ceiling:
+            facts = {name: row[name] for name in row if not name.startswith(("time_us", "samples", "n_samples"))}
+            raise Failure("over_roof", f"{gbps:.0f} GB/s is over the measured ceiling of {ceiling:.0f} GB/s", facts)
+
+    def _finalists(self, variants: list[Variant], first: dict[str, dict[str, Any]]) -> list[Variant]:
+        timed = [(first[self._unit(variant)].get("time_us_p50"), variant) for variant in variants]
+        ranked = sorted(((time, index) for index, (time, _) in enumerate(timed) if time), key=lambda pair: pair[0])
+        if not ranked:
+            return []
+        limit = ranked[0][0] * FINAL_MARGIN
+        return [variants[index] for time, index in ranked[:FINALISTS] if time <= limit]

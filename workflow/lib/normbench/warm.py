@@ -1,0 +1,111 @@
+"""Verb ``warm``: everything that compiles at its first call, compiled before anything is timed.
+
+Triton kernels, torch.compile, QuACK and FlashInfer each keep a cache on disk; this fills them from several processes at
+once while nothing is measured, so that measuring processes only read. What Inductor found by timing its own choices
+beside the other processes is thrown away: it tunes again, alone, when the race calls it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from normbench import harness, kernelfile, schema
+from normbench.harness import Measurement, progress
+from normbench.points import Point, canonical_json
+from normbench.showdown import baseline_path
+from normbench.tensors import set_bytes
+
+JIT_BASELINES = ("torch_compile", "liger", "quack", "flashinfer")
+CONTEXT_BYTES = 2 << 30  # a CUDA context with torch's libraries, and room to compile
+TRITON_CALL = 30.0  # compiling a torch.compile point costs about this many Triton variants
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    harness.add_arguments(parser)
+    parser.add_argument("--kernels", nargs="*", default=[], help="our Triton kernel files")
+    parser.add_argument("--baselines", nargs="*", default=[], help="baseline files or stems")
+
+
+def main(args: argparse.Namespace) -> int:
+    measurement = Measurement(args, "warm", "warm")
+    jobs = [] if measurement.gpu.fake else _jobs(args, measurement.points)
+    shares = _shares(jobs, _processes(measurement))
+    task = measurement.task()
+    with harness.gpu_lock(measurement.gpu.uuid), progress("warm", len(jobs)) as tick:
+        failures = _run(task, shares, tick)
+    _forget_choices(Path(task["environment"]["TORCHINDUCTOR_CACHE_DIR"]))
+    with schema.atomic(args.out) as temporary:
+        temporary.write_text(json.dumps({"jobs": len(jobs), "failures": failures}, indent=1) + "\n")
+    return 0
+
+
+def _jobs(args: argparse.Namespace, points: list[Point]) -> list[dict[str, Any]]:
+    """One job per spec and point, dearest first."""
+    kernels = [path for path in args.kernels if kernelfile.load(path).lang == "triton"]
+    baselines = [path for path in map(baseline_path, args.baselines) if Path(path).stem in JIT_BASELINES]
+    jobs = [
+        {"spec": spec, "point": point.identity(), "cost": TRITON_CALL if "torch_compile" in spec else 4.0}
+        for spec in (*baselines, *kernels)
+        for point in points
+    ]
+    return sorted(jobs, key=lambda job: (-job["cost"], canonical_json(job)))
+
+
+def _processes(measurement: Measurement) -> int:
+    """As many as there are cores and as fit the card."""
+    memory = measurement.machine.get("memory_bytes") or (8 << 30)
+    largest = max(set_bytes(point) for point in measurement.points)
+    return max(1, min(os.cpu_count() or 1, int(0.8 * memory) // (2 * largest + CONTEXT_BYTES)))
+
+
+def _shares(jobs: list[dict[str, Any]], processes: int) -> list[list[dict[str, Any]]]:
+    """Greedy: each job to the lightest share."""
+    shares: list[list[dict[str, Any]]] = [[] for _ in range(min(processes, len(jobs)))]
+    for job in jobs:
+        min(shares, key=lambda share: sum(entry["cost"] for entry in share)).append(job)
+    return shares
+
+
+def _run(task: dict[str, Any], shares: list[list[dict[str, Any]]], tick: Any) -> dict[str, str]:
+    """What failed to compile, by job; a failure here is no row: the race will meet it again and say so."""
+    from normbench.supervise import worker_environment
+
+    # one compile thread a process: the processes are the parallelism
+    environment = worker_environment(task) | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    running = []
+    for share in shares:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "normbench.warming"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(task | {"jobs": share}))
+        process.stdin.close()
+        running.append(process)
+    failures: dict[str, str] = {}
+    for process in running:
+        assert process.stdout is not None
+        for line in process.stdout:
+            name, _, reason = line.rstrip("\n").partition("\t")
+            tick(name)
+            if reason:
+                failures[name] = reason
+        process.wait()
+    return dict(sorted(failures.items()))
+
+
+def _forget_choices(cache: Path) -> None:
+    """Remove Inductor's autotuning results, which were timed beside other processes."""
+    for path in cache.rglob("*.best_config"):
+        path.unlink(missing_ok=True)
+
+
