@@ -34,15 +34,21 @@ rule report:
         pages=expand("reports/{device}.html", device=PLAN.devices),
 
 
+rule measurements:
+    """Every race of every local GPU, without pages."""
+    input:
+        studies=local_studies,
+
+
+rule verify:
+    """Every contender of the study on adversarial inputs."""
+    input:
+        checks=local_checks,
+
+
 rule cubins:
     """Every kernel compiled for every architecture of the config; needs neither GPU nor driver."""
     input:
         builds=expand(
             "results/build/{arch}/{kernel}.json", arch=PLAN.archs, kernel=PLAN.compiled
         ),
-
-
-rule measurements:
-    """Every race of every local GPU, without pages."""
-    input:
-        studies=expand("results/{target}/study.json", target=PLAN.targets),

@@ -59,6 +59,7 @@ class Fixture:
     rename: dict[str, str] = field(default_factory=dict)
     elements: int = 2**27
     latency: bool = True
+    l2: bool = False
     checks: bool = True
     scale: float = 1.0
 
@@ -103,7 +104,8 @@ class Fixture:
             for hidden in (4096, 8192)
             for rows in (1, 16, 128, 1024)
         ]
-        return stream + (few if self.latency else [])
+        cached = [Point(op, "bf16", 2**22 // 4096, 4096, "l2") for op in self.ops]
+        return stream + (few if self.latency else []) + (cached if self.l2 else [])
 
     def _identity(self, point: Point, contender: str) -> dict[str, Any]:
         name = self.rename.get(contender, contender)
@@ -124,7 +126,7 @@ class Fixture:
             return None
         share *= self.scale * (1 + noise.uniform(-0.02, 0.02)) * (1.0 if point.op == "layernorm" else 1.015)
         stream = ops.compulsory_bytes(point) / (min(share, 0.995) * CEILING_GBPS * 1e3)
-        return stream if point.regime == "stream" else 1.1 / share + stream
+        return stream if point.regime == "stream" else 1.1 / share + stream / (2 if point.regime == "l2" else 1)
 
     def _race(self, point: Point) -> list[dict[str, Any]]:
         return [self._row(point, contender) for contender in self.contenders]
@@ -135,7 +137,10 @@ class Fixture:
         row = self._identity(point, contender) | {"variant": self._variant(original), "bytes": None}
         time_us = self._time_us(point, contender, noise)
         if time_us is None:
-            return row | {"status": "launch_error", "reason": f"invented: needs hidden to be a multiple of 8, not {point.hidden}"}
+            return row | {
+                "status": "launch_error",
+                "reason": f"invented: needs hidden to be a multiple of 8, not {point.hidden}",
+            }
         time_us *= 1.002 if contender != original else 1.0
         throttled = contender == "welford" and point.hidden == 32768
         return row | {
@@ -158,7 +163,9 @@ class Fixture:
     def _variant(self, contender: str, block: int = 256) -> str | None:
         if contender not in KERNELS:
             return None
-        return canonical_json({"num_warps": block // 32} if contender.startswith("triton") else {"block": block, "vec": 4})
+        return canonical_json(
+            {"num_warps": block // 32} if contender.startswith("triton") else {"block": block, "vec": 4}
+        )
 
     def _measured(self, time_us: float, noise: random.Random, samples: int) -> dict[str, Any]:
         times = sorted(time_us * (1 + abs(noise.gauss(0, 0.004)) - 0.002) for _ in range(samples))
@@ -235,7 +242,14 @@ class Fixture:
             "l2_copy": (9800.0, "GB/s"), "launch_floor": (1.1, "us"), "fma_fp32": (60.0, "TFLOP/s"),
         }  # fmt: skip
         return [
-            {"device": self.device, "run": self.run, "name": name, "size_bytes": 2**29, "value": value * self.scale, "unit": unit}
+            {
+                "device": self.device,
+                "run": self.run,
+                "name": name,
+                "size_bytes": 2**29,
+                "value": value * self.scale,
+                "unit": unit,
+            }
             for name, (value, unit) in values.items()
         ]
 

@@ -87,10 +87,20 @@ def test_missing_nvrtc_is_grave_without_a_gpu_or_mild_with_one(monkeypatch: pyte
     assert "libnvrtc.so" in found.found
 
 
-def test_nvrtc_that_is_installed_is_not_found() -> None:
-    line = one(probes.compiler(Host()), "NVRTC")
+def test_nvrtc_that_is_installed_is_not_found_or_does_not_compile() -> None:
+    lines = list(probes.compiler(Host()))
+    assert one(iter(lines), "compiling").state == "ok", lines
+    line = one(iter(lines), "NVRTC")
     assert line.state == "ok", line.found
     assert "sm_75" in line.found
+
+
+def test_missing_headers_are_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "TRIAL", "#include <no_such_header.h>\n")
+    line = one(probes.compiler(measuring_host()), "compiling")
+    assert line.state == "fail"
+    assert "no_such_header.h" in line.found
+    assert line.todo == "pip install -e '.[cu13]'"
 
 
 def test_dependency_of_the_project_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,11 +56,12 @@ struct Element<__nv_bfloat16> {
     }
 };
 
-// N elements of type E held by one thread. `mine` points at its first element, `left` counts the elements of the row from
-// there on (not positive: none), `step` is the distance between its elements. WIDE slots are contiguous (step 1) and
-// 16-byte aligned, and the row ends on a slot, so that a slot lies wholly inside or outside; others take elements singly.
-template <typename E, int N, bool WIDE>
+// N elements of type E held by one thread, STEP apart. `mine` points at the first one; `left` counts the elements of the
+// row from there on (not positive: none). With STEP 1 they are moved 16 bytes at a time: they must be aligned so, and the
+// row must end on a slot, so that a slot lies wholly inside or outside. Otherwise they are moved one by one.
+template <typename E, int N, int STEP>
 struct Slot {
+    static constexpr bool WIDE = STEP == 1;
     static constexpr int PER = Element<E>::PER;
     static constexpr int WORDS = N / PER;
     static constexpr int QUADS = WORDS / 4;
@@ -68,14 +69,21 @@ struct Slot {
 
     unsigned word[WORDS];
 
-    static __device__ __forceinline__ bool inside(int j, int step, int left) { return (WIDE ? 0 : j * step) < left; }
+    static __device__ __forceinline__ bool inside(int j, int left) { return (WIDE ? 0 : j * STEP) < left; }
+
+    __device__ __forceinline__ void fill(float value) {
+        float values[N];
+#pragma unroll
+        for (int j = 0; j < N; ++j) values[j] = value;
+        pack(values);
+    }
 
     // Elements outside the row read as zero.
-    __device__ __forceinline__ void load(const E* mine, int step, int left) {
+    __device__ __forceinline__ void load(const E* mine, int left) {
 #pragma unroll
         for (int k = 0; k < WORDS; ++k) word[k] = 0u;
         if constexpr (WIDE) {
-            if (inside(0, step, left)) {
+            if (inside(0, left)) {
 #pragma unroll
                 for (int k = 0; k < QUADS; ++k) {
                     const uint4 quad = reinterpret_cast<const uint4*>(mine)[k];
@@ -88,14 +96,14 @@ struct Slot {
         } else {
 #pragma unroll
             for (int j = 0; j < N; ++j) {
-                if (inside(j, step, left)) word[j / PER] |= bits(mine[j * step]) << (16 * (j % PER));
+                if (inside(j, left)) word[j / PER] |= bits(mine[j * STEP]) << (16 * (j % PER));
             }
         }
     }
 
-    __device__ __forceinline__ void store(E* mine, int step, int left) const {
+    __device__ __forceinline__ void store(E* mine, int left) const {
         if constexpr (WIDE) {
-            if (inside(0, step, left)) {
+            if (inside(0, left)) {
 #pragma unroll
                 for (int k = 0; k < QUADS; ++k) {
                     reinterpret_cast<uint4*>(mine)[k] =
@@ -107,7 +115,7 @@ struct Slot {
             unpack(values);  // exact, and narrowing the value again gives the same bits
 #pragma unroll
             for (int j = 0; j < N; ++j) {
-                if (inside(j, step, left)) mine[j * step] = Element<E>::narrow(values[j]);
+                if (inside(j, left)) mine[j * STEP] = Element<E>::narrow(values[j]);
             }
         }
     }

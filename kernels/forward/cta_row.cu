@@ -53,23 +53,27 @@
 #include "common/moments.cuh"
 #include "common/reduce.cuh"
 
+// Where registers are scarce, ptxas (NVRTC 13.0, sm_90) spills a few bytes of LayerNorm without a least number of resident
+// blocks in the bounds, and of RMSNorm with one.
 template <typename T, typename W, int NORM, int LANES, int VECS, int VEC, int EARLY>
-__global__ void __launch_bounds__(EARLY || (LANES > 0 && VECS == 8) ? 512 : 1024, 1)
+__global__ void __launch_bounds__(EARLY || (LANES > 0 && VECS == 8) ? 512 : 1024, NORM == RMSNORM && VECS == 8 ? 0 : 1)
 cta_row(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restrict__ beta, T* __restrict__ y,
         float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden, long long x_stride,
         long long y_stride, float eps) {
     constexpr int N = 16 / sizeof(T);
-    constexpr bool WIDE = VEC > 1;
     static_assert(VEC == 1 || VEC == N, "a load takes one element or 16 bytes");
+    // element by element, neighbouring lanes take neighbouring elements and a warp's slots cover 32 N elements without a
+    // gap, so every address is one base and a constant
+    constexpr int STEP = VEC > 1 ? 1 : LANES > 0 ? LANES : 32;
     using Threads = Group<LANES>;
-    using Values = Slot<T, N, WIDE>;
-    using Params = Slot<W, N, WIDE>;
+    using Values = Slot<T, N, STEP>;
+    using Params = Slot<W, N, STEP>;
 
     __shared__ float scratch[Threads::IN_WARP ? 1 : 3 * 32];
     const long long row = Threads::row();
     const int pitch = Threads::size() * N;  // elements from one slot of a thread to its next
-    const int step = WIDE ? 1 : Threads::size();
-    const int begin = Threads::lane() * (WIDE ? N : 1);
+    const int lane = Threads::lane();
+    const int begin = lane / STEP * STEP * N + lane % STEP;
     // threads past the last row stay for the shuffles and hold nothing
     const int left = (row < rows ? hidden : 0) - begin;
     const T* const in = x + row * x_stride + begin;
@@ -79,29 +83,43 @@ cta_row(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restric
 
     Values held[VECS];
 #pragma unroll
-    for (int p = 0; p < VECS; ++p) held[p].load(in + p * pitch, step, left - p * pitch);
+    for (int p = 0; p < VECS; ++p) held[p].load(in + p * pitch, left - p * pitch);
 
-    Params gammas[EARLY ? VECS : 1], betas[EARLY ? VECS : 1];
+    // slot p of gamma (absent: 1) or beta (absent: 0)
+    const auto fetch = [&](const W* source, float absent, int p) {
+        Params params;
+        if (source == nullptr) params.fill(absent);
+        else params.load(source + begin + p * pitch, left - p * pitch);
+        return params;
+    };
+    Params scales[EARLY ? VECS : 1], offsets[EARLY ? VECS : 1];
     if constexpr (EARLY) {
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
-            if (gamma != nullptr) gammas[p].load(gamma + begin + p * pitch, step, left - p * pitch);
-            if (beta != nullptr) betas[p].load(beta + begin + p * pitch, step, left - p * pitch);
+            scales[p] = fetch(gamma, 1.0f, p);
+            offsets[p] = fetch(beta, 0.0f, p);
         }
     }
+
+    const auto parameters = [&](const Params* early, const W* source, float absent, int p) {
+        if constexpr (EARLY) {
+            if (p < VECS) return early[p];
+        }
+        return fetch(source, absent, p);
+    };
 
     // calls visit(slot, p) for every slot of this thread: those in registers, then those read again from memory
     const auto each = [&](auto visit) {
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
-            held[p].forget();
+            if constexpr (VECS == 8 || (VECS == 4 && sizeof(T) == 2)) held[p].forget();
             visit(held[p], p);
         }
         if constexpr (!Threads::IN_WARP) {
 #pragma unroll 1
             for (int p = VECS; p * pitch < left; ++p) {
                 Values slot;
-                slot.load(in + p * pitch, step, left - p * pitch);
+                slot.load(in + p * pitch, left - p * pitch);
                 visit(slot, p);
             }
         }
@@ -124,14 +142,16 @@ cta_row(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restric
         pivot = total[0] * inverse;
     }
 
+    // what is subtracted from element j of slot p: a place past the end of the row holds 0, and adds nothing this way
+    const auto origin = [&](int p, int j) { return Values::inside(j, left - p * pitch) ? pivot : 0.0f; };
+
     float sums[2] = {0.0f, 0.0f};
     each([&](const Values& slot, int p) {
         float values[N];
         slot.unpack(values);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-            // a place past the end of the row would add (0 - pivot)^2
-            const float centred = Values::inside(j, step, left - p * pitch) ? values[j] - pivot : 0.0f;
+            const float centred = values[j] - origin(p, j);
             if constexpr (NORM == LAYERNORM) sums[0] += centred;
             sums[1] = fmaf(centred, centred, sums[1]);
         }
@@ -149,29 +169,16 @@ cta_row(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restric
     each([&](const Values& slot, int p) {
         float values[N];
         slot.unpack(values);
+        float scale[N], offset[N];
+        parameters(scales, gamma, 1.0f, p).unpack(scale);
+        parameters(offsets, beta, 0.0f, p).unpack(offset);
 #pragma unroll
-        for (int j = 0; j < N; ++j) values[j] = moments.normalise(values[j]);
-        if (gamma != nullptr) {
-            float scales[N];
-            Params params;
-            if (EARLY && p < VECS) params = gammas[EARLY ? p : 0];
-            else params.load(gamma + begin + p * pitch, step, left - p * pitch);
-            params.unpack(scales);
-#pragma unroll
-            for (int j = 0; j < N; ++j) values[j] *= scales[j];
-        }
-        if (beta != nullptr) {
-            float offsets[N];
-            Params params;
-            if (EARLY && p < VECS) params = betas[EARLY ? p : 0];
-            else params.load(beta + begin + p * pitch, step, left - p * pitch);
-            params.unpack(offsets);
-#pragma unroll
-            for (int j = 0; j < N; ++j) values[j] += offsets[j];
+        for (int j = 0; j < N; ++j) {
+            values[j] = fmaf(fmaf(values[j] - origin(p, j), moments.rstd, moments.shift), scale[j], offset[j]);
         }
         Values result;
         result.pack(values);
-        result.store(out + p * pitch, step, left - p * pitch);
+        result.store(out + p * pitch, left - p * pitch);
     });
-    if (Threads::lane() == 0 && row < rows) moments.save(mean, rstd, row);
+    if (lane == 0 && row < rows) moments.save(mean, rstd, row);
 }

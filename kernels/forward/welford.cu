@@ -58,7 +58,7 @@ struct Partial {
         low = (base - (mean - added)) + (offset - added);
     }
 
-    __device__ __forceinline__ Partial from_lane_below(int distance) const {
+    __device__ __forceinline__ Partial from_lane_above(int distance) const {
         return {__shfl_down_sync(0xffffffffu, count, distance), __shfl_down_sync(0xffffffffu, mean, distance),
                 __shfl_down_sync(0xffffffffu, low, distance), __shfl_down_sync(0xffffffffu, squares, distance)};
     }
@@ -66,7 +66,7 @@ struct Partial {
     // Lane 0 gets the merge of the warp. Lanes near the end merge with themselves; nobody reads what they get.
     __device__ __forceinline__ void merge_warp() {
 #pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2) merge(from_lane_below(distance));
+        for (int distance = 16; distance > 0; distance /= 2) merge(from_lane_above(distance));
     }
 
     // Every thread gets the merge of the block.

@@ -34,11 +34,13 @@ rule compile:
         resources="results/build/{arch}/{kernel}.parquet",
     log:
         "results/logs/compile/{arch}/{kernel}.log",
-    priority: 1
+    # before anything is timed
+    priority: 2
     conda:
         "../../envs/gpu.yaml"
     params:
         blocks=known.parameter(PLAN.study.block),
+        nvrtc=PLAN.nvrtc,
     shell:
         "normbench compile {input.kernel:q} --arch {wildcards.arch} --block {params.blocks:q}"
         " --out {output.lowered} > {log} 2>&1"

@@ -9,6 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from snakemake.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 # this checkout's package and no other, even where another one is installed
@@ -34,7 +35,7 @@ shell.prefix(
 )
 
 # a measurement takes its share of all cores, so that nothing compiles or draws beside it
-MEASURING_THREADS = max(1, (workflow.cores or 1) // PLAN.slots)
+MEASURING_THREADS = max(1, (workflow.resource_settings.cores or 1) // PLAN.slots)
 
 
 wildcard_constraints:
@@ -94,3 +95,23 @@ def study_tables(wildcards):
         op=PLAN.study.ops,
     )
     return cases + races
+
+
+def local_studies(wildcards):
+    return expand("results/{target}/study.json", target=measurable())
+
+
+def local_checks(wildcards):
+    return expand(
+        "results/{target}/checks/{contender}.parquet",
+        target=measurable(),
+        contender=[*PLAN.measured, *PLAN.baselines],
+    )
+
+
+def measurable():
+    if not PLAN.targets:
+        raise WorkflowError(
+            "no GPU is visible here, so nothing can be measured; `normbench doctor` says why"
+        )
+    return PLAN.targets

@@ -37,7 +37,7 @@ rule page:
         tables=rules.collect.output,
         kernels=PLAN.paths(PLAN.kernels),
         code=known.imported("page"),
-        drawing=known.modules(known.DRAWING),
+        drawing=known.modules(["charts/*.py", "templates/*"]),
     output:
         page=report(
             "reports/{device}.html",
@@ -61,7 +61,7 @@ rule index:
     input:
         tables=rules.collect.output,
         code=known.imported("index"),
-        drawing=known.modules(known.DRAWING),
+        drawing=known.modules(["templates/*"]),
     output:
         index=report(
             "reports/index.html",

@@ -21,8 +21,8 @@ Row = dict[str, Any]
 class Answer:
     """What to use for one op, dtype and range of hidden sizes.
 
-    ties: other contenders in the winner set at every point of the range. cost: the largest time over the fastest's, minus
-    one. faster_unquotable: rows that were faster but may not be quoted.
+    ties: other contenders in the winner set at every point of the range. cost: the largest time over the fastest's,
+    minus one. faster_unquotable: rows that were faster but may not be quoted.
     """
 
     op: str
@@ -125,7 +125,7 @@ def unanswered(showdown: pl.DataFrame) -> int:
 
 
 def findings(showdown: pl.DataFrame, checks: pl.DataFrame, most: int = 3) -> list[str]:
-    """Up to ``most`` sentences, the weightiest first; each is computed, and left out where the data have nothing to say."""
+    """Up to ``most`` sentences, the weightiest first, each left out where the data have nothing to say."""
     raced = stream(showdown).sort("op", "dtype", "hidden", "contender")
     sentences: list[Callable[[], str | None]] = [
         lambda: wrong(checks),
@@ -150,8 +150,9 @@ def lead(raced: pl.DataFrame) -> str | None:
     wins = ours.filter("in_winner_set")["point"].n_unique()
     best = ours.sort("speedup_best", descending=True, maintain_order=True).row(0, named=True)
     return (
-        f"A kernel of this repository is fastest or tied at {wins} of {formats.quantity(points, 'point')}; its largest lead over the "
-        f"best baseline is {formats.times((best['speedup_best'],) * 2)} ({best['contender']}, {where(best)}: "
+        f"A kernel of this repository is fastest or tied at {wins} of {formats.quantity(points, 'point')}; "
+        f"the largest lead over the best baseline is {formats.times((best['speedup_best'],) * 2)} "
+        f"({best['contender']}, {where(best)}: "
         f"{formats.count(best['gbps'])} GB/s)."
     )
 
@@ -160,7 +161,9 @@ def collapse(raced: pl.DataFrame) -> str | None:
     """The baseline whose bandwidth falls furthest over the hidden sizes of one op and dtype."""
     baselines = raced.filter(pl.col("competes") & (pl.col("role") == "baseline") & pl.col("gbps").is_not_null())
     fall = pl.col("gbps").max() / pl.col("gbps").min()
-    falls = baselines.with_columns(fall.over("contender", "op", "dtype").alias("fall")).filter(pl.col("fall") >= COLLAPSE)
+    falls = baselines.with_columns(fall.over("contender", "op", "dtype").alias("fall")).filter(
+        pl.col("fall") >= COLLAPSE
+    )
     if falls.is_empty():
         return None
     worst = falls.sort("fall", "contender", "op", "dtype", descending=[True, False, False, False]).row(0, named=True)
@@ -168,7 +171,8 @@ def collapse(raced: pl.DataFrame) -> str | None:
     low, high = curve.row(0, named=True), curve.row(-1, named=True)
     return (
         f"{worst['contender']} depends most on the hidden size: {worst['op']} {worst['dtype']} runs at "
-        f"{formats.count(high['gbps'])} GB/s at hidden {high['hidden']} and at {formats.count(low['gbps'])} at {low['hidden']}."
+        f"{formats.count(high['gbps'])} GB/s at hidden {high['hidden']} and at {formats.count(low['gbps'])} at "
+        f"{low['hidden']}."
     )
 
 
@@ -177,14 +181,17 @@ def below_ceiling(raced: pl.DataFrame) -> str | None:
     known = raced.filter(pl.col("competes") & pl.col("ceiling_fraction").is_not_null())
     if known.is_empty():
         return None
-    best = known.sort("ceiling_fraction", descending=True, maintain_order=True).unique("point", keep="first", maintain_order=True)
+    best = known.sort("ceiling_fraction", descending=True, maintain_order=True).unique(
+        "point", keep="first", maintain_order=True
+    )
     short = best.filter(pl.col("ceiling_fraction") < NEAR_CEILING).sort("ceiling_fraction", "op", "dtype", "hidden")
     if short.is_empty():
         return f"At each of {formats.quantity(best.height, 'point')} something reaches 90 % of the measured ceiling."
     worst = short.row(0, named=True)
     return (
-        f"At {short.height} of {formats.quantity(best.height, 'point')} nothing reaches 90 % of the measured ceiling; furthest below is "
-        f"{where(worst)}, where the best ({worst['contender']}) has {worst['ceiling_fraction'] * 100:.0f} %."
+        f"At {short.height} of {formats.quantity(best.height, 'point')} nothing reaches 90 % of the measured ceiling; "
+        f"furthest below is {where(worst)}, where the best ({worst['contender']}) has "
+        f"{worst['ceiling_fraction'] * 100:.0f} %."
     )
 
 

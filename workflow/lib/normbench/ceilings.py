@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from normbench import harness, schema
+from normbench.cli import UserError
 from normbench.harness import Measurement
 
 
@@ -16,5 +17,8 @@ def main(args: argparse.Namespace) -> int:
     measurement = Measurement(args, "ceilings", "ceilings")
     points = [point.identity() for point in measurement.points]
     done = measurement.run([(measurement.task(points=points), 15)], measurement.context("ceilings", points))
+    for entry in done.values():
+        if "value" not in entry["row"]:
+            raise UserError(f"ceiling {entry['row']['name']}: {entry['row']['reason']}")
     harness.write((entry["row"] for entry in done.values()), schema.CEILINGS, args.out)
     return 0

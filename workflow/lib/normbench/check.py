@@ -72,7 +72,7 @@ def expect(point: Point, inputs: dict[str, torch.Tensor | None], with_torch: boo
         exact = ops.reference(point, part)
         y[rows] = exact["y"]
         allowed[rows] = ops.tolerance(point, part, exact).to(torch.float32)
-        step[rows] = ops.ulp(exact["y"], point.dtype).to(torch.float32)
+        step[rows] = ops.output_ulp(point, part, exact).to(torch.float32)
         for name in ("mean", "rstd"):
             if name in exact:
                 stats.setdefault(name, []).append(exact[name])

@@ -81,6 +81,10 @@ class _Ours:
     def variants(self, point: Point, gpu: Gpu, blocks: list[int]) -> list[Variant]:
         return self.kernel.variants(blocks, self._names(point, gpu, kernelfile.pitch_alignment(point)))
 
+    def variants_for(self, tensors: Tensors, gpu: Gpu, blocks: list[int]) -> list[Variant]:
+        """Variants for tensors whose bases may be misaligned."""
+        return self.kernel.variants(blocks, self._names(tensors.point, gpu, tensors.alignment()))
+
     @staticmethod
     def _names(point: Point, gpu: Gpu, aligned: int) -> dict[str, Any]:
         return kernelfile.launch_names(point, gpu.arch, gpu.sm_count, aligned)
@@ -105,11 +109,7 @@ class CudaKernel(_Ours):
 
     @cached_property
     def _module(self) -> Any:
-        from cuda.core import Device, ObjectCode
-
-        Device(0).set_current()
-        load = ObjectCode.from_ptx if self.build.get("format") == "ptx" else ObjectCode.from_cubin
-        return load(self.binary, symbol_mapping=self.build["lowered"])
+        return load_binary(self.binary, self.build["format"], self.build["lowered"])
 
     def _handle(self, symbol: str, smem_bytes: int) -> Any:
         key = f"{symbol} {smem_bytes}"
@@ -168,6 +168,16 @@ class CudaKernel(_Ours):
 
     def static(self, point: Point, variant: Variant) -> dict[str, int]:
         return self._resources.get(f"{point.op} {point.dtype} {point.param_dtype} {canonical_json(variant)}", {})
+
+
+def load_binary(binary: bytes, format: str, lowered: dict[str, str]) -> Any:
+    """A compiled program in the current context; its kernels answer to their name expressions."""
+    from cuda.core import Device, ObjectCode
+
+    Device(0).set_current()
+    load = ObjectCode.from_ptx if format == "ptx" else ObjectCode.from_cubin
+    # cuda.core 1.2 hands the mapped name to the driver as it is, which takes bytes
+    return load(binary, symbol_mapping={name: symbol.encode() for name, symbol in lowered.items()})
 
 
 class CompileError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 NONE = "–"
@@ -28,7 +29,7 @@ def gbps(value: Span | None) -> str:
 
 
 def percent(value: Span | None) -> str:
-    return NONE if value is None else f"{_between(f'{value[0] * 100:.0f}', f'{value[1] * 100:.0f}')} %"
+    return NONE if value is None else f"{_between(f'{value[0] * 100:.0f}', f'{value[1] * 100:.0f}')}\u00a0%"
 
 
 def times(value: Span | None) -> str:
@@ -49,6 +50,13 @@ def sizes(hidden: Iterable[int]) -> str:
 def quantity(number: int, noun: str) -> str:
     """``1 point``, ``2 points``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def variant(text: str | None) -> str:
+    """``{"block":256,"vec":4}`` as ``block 256, vec 4``."""
+    if text is None:
+        return NONE
+    return ", ".join(f"{name} {value}" for name, value in json.loads(text).items()) or NONE
 
 
 def binary_bytes(value: float | None) -> str:

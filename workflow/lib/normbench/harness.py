@@ -44,7 +44,7 @@ class Measurement:
         self.gpu = device.find(args.target)
         document = json.loads(args.sweep.read_text())
         self.study = config.load(document["study"])
-        self.points = sweep.read(args.sweep)
+        self.points = sweep.read(args.sweep, self.machine.get("memory_bytes"))
         self.journal_path = args.journal or Path("results", args.target, "journal", f"{name}.jsonl")
 
     def task(self, **more: Any) -> dict[str, Any]:

@@ -73,9 +73,8 @@ def triton(host: Host) -> Iterator[Line]:
 
 def baselines(host: Host) -> Iterator[Line]:
     """The public libraries to race against; an absent one is a row with its reason, never an error."""
-    libraries = {name: package for name, package in sources.BASELINES.items() if package != "torch"}
     with ThreadPoolExecutor(max_workers=2) as pool:
-        yield from pool.map(_baseline, libraries, libraries.values())
+        yield from pool.map(_baseline, sources.BASELINES, sources.BASELINES.values())
 
 
 def _baseline(name: str, distribution: str) -> Line:

@@ -71,8 +71,9 @@ def describe(gpu: Gpu) -> Facts:
 
 def software() -> Facts:
     """Versions of what compiles and runs the kernels, from package metadata; None where a package is absent."""
+    nvrtc = sources.nvrtc_version()
     return {
-        "nvrtc": nvrtc_version(),
+        "nvrtc": ".".join(nvrtc.split(".")[:2]) if nvrtc else None,
         "torch": sources.version("torch"),
         "triton": sources.version("triton"),
         "cuda_core": sources.version("cuda-core"),
@@ -80,12 +81,6 @@ def software() -> Facts:
         "python": platform.python_version(),
         "baselines": sources.baseline_versions(),
     }
-
-
-def nvrtc_version() -> str | None:
-    """Major and minor version of the NVRTC wheel, whose name changed with CUDA 13."""
-    found = sources.version("nvidia-cuda-nvrtc") or sources.version("nvidia-cuda-nvrtc-cu12")
-    return ".".join(found.split(".")[:2]) if found else None
 
 
 def _fake_facts(values: Facts) -> tuple[Facts, dict[str, str]]:

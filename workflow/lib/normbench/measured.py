@@ -15,6 +15,21 @@ from normbench import kernelfile, metrics, schema
 
 Machine = Mapping[str, Any]
 ABSENT = "–"
+MACHINE = (
+    *("gpu_name", "model", "arch", "sm_count", "l2_bytes", "memory_bytes", "memory_bus_bits", "max_sm_clock_mhz"),
+    *(
+        "max_mem_clock_mhz",
+        "theoretical_gbps",
+        "power_limit_w",
+        "ecc",
+        "mig",
+        "driver",
+        "cuda_driver",
+        "nvrtc",
+        "torch",
+    ),
+    *("triton", "cuda_core", "cuda_bindings", "python", "baselines", "fake", "notes", "study"),
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,9 @@ class Measured:
 
     cases, showdown: each point from the newest run that has it, with the metrics, ``aligned``, the winner columns and
     the evidence columns (``interval``, ``clocks``, ``command``) that tooltips show.
-    machine: facts of the newest run. kernels: our contenders, for the cards.
+    machine: facts of the newest run, with every key of MACHINE, null where unknown.
+    stored: the same rows as the tables hold them, by table name, for the downloads.
+    paths: contender to its file, as a person at the top of the repository names it. kernels: ours, for the cards.
     """
 
     device: str
@@ -90,6 +107,8 @@ class Measured:
     checks: pl.DataFrame
     ceilings: pl.DataFrame
     resources: pl.DataFrame
+    stored: Mapping[str, pl.DataFrame]
+    paths: Mapping[str, str]
     kernels: tuple[kernelfile.Kernel, ...] = ()
 
     def ceiling(self, name: str) -> float | None:
@@ -98,24 +117,36 @@ class Measured:
         return None if value is None else float(value)  # type: ignore[arg-type]
 
 
-def measured(archive: Archive, device: str, kernels: Sequence[kernelfile.Kernel] = (), root: Path | None = None) -> Measured:
+def measured(
+    archive: Archive, device: str, kernels: Sequence[kernelfile.Kernel] = (), root: Path | None = None
+) -> Measured:
     """Join, derive and order what the archive knows about ``device``.
 
     root: the folder of kernel files, for the paths in the commands that reproduce a row.
+    ``op`` carries the semantics where they are not the op's default, so that unlike work never shares a chart or a row.
     """
     own = archive.of(device)
-    paths = _paths(root) | {kernel.stem: kernel.path.as_posix() for kernel in kernels}
-    cases = metrics.derive(metrics.newest(own.cases, "contender"), own.machines)
-    showdown = metrics.with_winners(metrics.derive(metrics.newest(own.showdown), own.machines))
+    paths = {kernel.stem: kernel.path.as_posix() for kernel in kernels} | _paths(root)
+    stored = {
+        "showdown": metrics.newest(own.showdown),
+        "cases": metrics.newest(own.cases, "contender"),
+        "checks": metrics.newest(own.checks, "contender", "case"),
+        "ceilings": _latest(own.ceilings, "name", "size_bytes"),
+        "resources": _latest(own.resources, "contender"),
+    }
+    cases = metrics.derive(stored["cases"], own.machines)
+    showdown = metrics.with_winners(metrics.derive(stored["showdown"], own.machines))
     return Measured(
         device=device,
-        machine=own.machines[-1],
+        machine=dict.fromkeys(MACHINE) | dict(own.machines[-1]),
         runs=tuple(sorted({*cases["run"], *showdown["run"]})),
-        cases=with_evidence(cases, paths),
-        showdown=with_evidence(showdown, paths),
-        checks=_with_role(metrics.newest(own.checks, "contender", "case")),
-        ceilings=_latest(own.ceilings, "name", "size_bytes"),
-        resources=_with_role(_latest(own.resources, "contender")),
+        cases=_with_work(with_evidence(cases, paths)),
+        showdown=_with_work(with_evidence(showdown, paths)),
+        checks=_with_role(stored["checks"]),
+        ceilings=stored["ceilings"],
+        resources=_with_role(stored["resources"]),
+        stored=stored,
+        paths=paths,
         kernels=tuple(kernels),
     )
 
@@ -124,15 +155,21 @@ def _latest(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return frame.filter(pl.col("run").eq_missing(pl.col("run").max().over(keys)))
 
 
+def _with_work(frame: pl.DataFrame) -> pl.DataFrame:
+    special = pl.format("{} {}", "op", "semantics")
+    return frame.with_columns(op=pl.when(pl.col("semantics") == "default").then("op").otherwise(special))
+
+
 def _with_role(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(metrics.METRICS["role"].expression.alias("role"))
 
 
 def _paths(root: Path | None) -> dict[str, str]:
-    """Contender to the file a person passes to ``normbench bench``."""
+    """Contender to the file a person passes to ``normbench bench``, relative to where ``root`` lies."""
     if root is None or not root.is_dir():
         return {}
-    return {path.stem: path.as_posix() for path in sorted(root.rglob("*")) if path.suffix in (".cu", ".py")}
+    files = (path for path in sorted(root.rglob("*")) if path.suffix in (".cu", ".py"))
+    return {path.stem: (Path(root.resolve().name) / path.relative_to(root)).as_posix() for path in files}
 
 
 def with_evidence(frame: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from normbench import ops
+from normbench.formats import quantity
 from normbench.points import ELEMENT_BYTES, Point
 
 RACE = ("device", "run", "point")
@@ -42,14 +43,22 @@ def _fastest(which: pl.Expr) -> pl.Expr:
     return pl.col("time_us_p50").filter(which & QUOTABLE).min().over(RACE)
 
 
+def _unless(condition: pl.Expr, value: pl.Expr) -> pl.Expr:
+    return pl.when(~condition.fill_null(False)).then(value)
+
+
 _BANDWIDTH = pl.col("bytes") / pl.col("time_us_p50") / 1e3
 METRICS: dict[str, Metric] = {
     "gbps": Metric(_BANDWIDTH, "GB/s", "compulsory bytes over the median time; GB/s is 1e9 bytes a second"),
     "ceiling_fraction": Metric(
-        _BANDWIDTH / pl.col("ceiling_gbps"), "", "bandwidth over the measured ceiling of the same race and access mix"
+        _unless(pl.col("launch_bound"), _BANDWIDTH / pl.col("ceiling_gbps")),
+        "",
+        "bandwidth over the measured ceiling of the same race and access mix; null where the launch is the limit",
     ),
     "theoretical_fraction": Metric(
-        _BANDWIDTH / pl.col("theoretical_gbps"), "", "bandwidth over 2 x memory clock x bus width"
+        _unless(pl.col("launch_bound") | (pl.col("regime") != "stream"), _BANDWIDTH / pl.col("theoretical_gbps")),
+        "",
+        "bandwidth over 2 x memory clock x bus width; only in the stream regime",
     ),
     "speedup_eager": Metric(
         _fastest(pl.col("contender") == "torch_eager") / pl.col("time_us_p50"),
@@ -139,9 +148,9 @@ def newest(frame: pl.DataFrame, *within: str) -> pl.DataFrame:
 def with_winners(frame: pl.DataFrame) -> pl.DataFrame:
     """Add, per race: ``fastest`` and ``in_winner_set`` (booleans) and ``cost`` (time over the fastest's, minus one).
 
-    Only quotable rows compete, and neither the device copy nor an A/A twin does. The winner set is every contender whose
-    95 % interval of the median overlaps the fastest's; without an interval the median stands for it. ``cost`` is null
-    where no row of the race is quotable.
+    Only quotable rows compete, and neither the device copy nor an A/A twin does. The winner set is every contender
+    whose 95 % interval of the median overlaps the fastest's; without an interval the median stands for it. ``cost`` is
+    null where no row of the race is quotable.
     """
     competes = QUOTABLE & COMPETES & pl.col("time_us_p50").is_not_null()
     low, high = pl.coalesce("time_us_lo", "time_us_p50"), pl.coalesce("time_us_hi", "time_us_p50")
@@ -191,8 +200,8 @@ def drawable(frame: pl.DataFrame, *columns: str, positive: bool = False) -> Draw
     shown, hidden = frame.filter(keep), frame.filter(~keep)
     if hidden.is_empty():
         return Drawable(shown)
-    noun = "row is" if hidden.height == 1 else "rows are"
-    return Drawable(shown, f"{hidden.height} of {frame.height} {noun} not shown{_why(hidden)}.")
+    verb = "is" if hidden.height == 1 else "are"
+    return Drawable(shown, f"{hidden.height} of {quantity(frame.height, 'row')} {verb} not shown{_why(hidden)}.")
 
 
 def _why(hidden: pl.DataFrame) -> str:
@@ -201,4 +210,3 @@ def _why(hidden: pl.DataFrame) -> str:
     counts = hidden.group_by("status").len().sort("len", "status", descending=[True, False])
     order = {name: f"{n} {name}" if name != "ok" else f"{n} without a finite value" for name, n in counts.iter_rows()}
     return f": {', '.join(order.values())}"
-

@@ -133,13 +133,12 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
     * the fp32 arithmetic of the row: normalising, scaling and the sums of a pairwise or blocked order lose at most
       (8 + log2 hidden) u32 of |xhat * gamma| (Higham, Accuracy and Stability, 4.2: blocked sums grow with their depth,
       not with n; a plain running sum of each thread is granted by the factor 4);
-    * the rounding of the mean to fp32 (LayerNorm): an error of u32 * |mean| moves every centred value by that much,
-      so u32 * |mean| * rstd * |gamma|, twice for mean and subtraction. At |mean|/std = 1e6 this term is 0.1 and at
-      1e2 it is 1e-5: a flat tolerance would either pass a cancelling kernel or fail a right one. Summing the row adds
-      an error of the order of u32 * std, also where the mean is near 0: the 1 beside |mean| * rstd. Without it the few
-      elements that lie next to the mean (|y| < 1e-3) fail right kernels, by up to 7 times at hidden 1024.
-      A constant row has rstd = 1/sqrt(eps); there the term is capped at 1e-3, which an exact two-pass meets by
-      removing the residual of the mean, and a plain one does not.
+    * the error of the mean (LayerNorm), which moves every centred value of the row alike: its sum loses up to
+      (8 + log2 hidden) u32 of mean |x| <= |mean| + std, its rounding and the subtraction u32 |mean| each. In units of
+      the output that is u32 (8 + log2 hidden + 2 |mean| rstd) |gamma|. At |mean|/std = 1e6 it is 0.1 and at 1e2 it is
+      1e-5: a flat tolerance would either pass a cancelling kernel or fail a right one. A constant row has
+      rstd = 1/sqrt(eps); there the term is capped at 1e-3, which an exact two-pass meets by removing the residual of
+      the mean, and a plain one does not.
     """
     import math
 
@@ -150,7 +149,8 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
     gamma, beta = tensors.get("gamma"), tensors.get("beta")
     scale = gamma.to(torch.float64).abs() if gamma is not None else torch.ones((), dtype=torch.float64, device=y.device)
     scaled = (exact["y"] - (beta.to(torch.float64) if beta is not None else 0.0)).abs()
-    allowed = ulp(y, point.dtype) + 4 * (8 + math.log2(max(point.hidden, 2))) * u32 * scaled
+    depth = 8 + math.log2(max(point.hidden, 2))
+    allowed = ulp(y, point.dtype) + 4 * depth * u32 * scaled
     if beta is not None:
         allowed = allowed + 2 * u32 * beta.to(torch.float64).abs()
     if OPS[point.op].subtract_mean:
@@ -158,6 +158,24 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
         constant = (exact["rstd"] * math.sqrt(point.semantics.eps) > 0.5)[:, None]
         allowed = allowed + torch.where(constant, drift.clamp(max=1e-3), drift) * scale
     return allowed
+
+
+def output_ulp(
+    point: Point, tensors: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    """Unit in the last place of the output type at max(|y|, |gamma|, |beta|), float64: the unit of ``err_ulp_max``.
+
+    At y itself it would mean nothing where xhat * gamma and beta cancel, or x lies at the mean; a normalised value is of
+    size one before scaling.
+    """
+    import torch
+
+    scale = exact["y"].abs()
+    for name in ("gamma", "beta"):
+        tensor = tensors.get(name)
+        if tensor is not None:
+            scale = torch.maximum(scale, tensor.to(torch.float64).abs())
+    return ulp(scale, point.dtype)
 
 
 def ulp(value: torch.Tensor, dtype: str) -> torch.Tensor:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import polars.selectors as cs
 
-from normbench import answers, charts, document, formats, kernelfile, measured, metrics, ops, pictures, schema
+from normbench import answers, charts, document, downloads, kernelfile, measured, metrics, ops, pictures
 from normbench.charts import kit, theme
 from normbench.measured import Measured
 
 MOST_BYTES = 5_000_000  # of a page
-CSV_DIGITS = 7  # significant
 LEAD = re.compile(r"^([A-Z][\w ,-]{2,40}): +(.*)$")
 ENOUGH = 50_000  # bytes kept free for what stands around the downloads
 VERDICTS = {
@@ -86,6 +83,7 @@ class Card:
 
     name: str
     kernel: kernelfile.Kernel | None
+    path: str
     prose: list[tuple[str, str]]
     results: list[dict[str, Any]]
     wins: int
@@ -114,10 +112,12 @@ def build(one: Measured, title: str = "normbench") -> str:
         "notes": sorted((one.machine.get("notes") or {}).items()),
         "study": sorted((one.machine.get("study") or {}).items()),
         "verdicts": _verdicts(one),
-        "ops": [ops.OPS[name] for name in sorted(one.showdown["op"].unique()) if name in ops.OPS],
+        "ops": [ops.OPS[name] for name in sorted(one.stored["showdown"]["op"].unique()) if name in ops.OPS],
         "bytes_rule": _paragraph(ops.compulsory_bytes),
         "tolerance_rule": inspect.getdoc(ops.tolerance),
-        "metrics": [(name, metric) for name, metric in metrics.METRICS.items() if metric.unit or "over" in metric.meaning],
+        "metrics": [
+            (name, metric) for name, metric in metrics.METRICS.items() if metric.unit or "over" in metric.meaning
+        ],
         "ceilings": _ceilings(one),
         "noise": metrics.noise_floor(one.showdown),
         "sources": sorted({*one.showdown["sources"].drop_nulls(), *one.cases["sources"].drop_nulls()}),
@@ -125,8 +125,8 @@ def build(one: Measured, title: str = "normbench") -> str:
     }
     scripts = {"vega": document.vega_bundle(), "page": (document.TEMPLATES / "page.js").read_text()}
     bare = document.render("page.html.j2", scripts, downloads=[], left_out=[], **context)
-    downloads, left_out = fitting(_downloads(one), MOST_BYTES - ENOUGH - len(bare.encode()))
-    return document.render("page.html.j2", scripts, downloads=downloads, left_out=left_out, **context)
+    taken, left_out = downloads.fitting(downloads.of(one), MOST_BYTES - ENOUGH - len(bare.encode()))
+    return document.render("page.html.j2", scripts, downloads=taken, left_out=left_out, **context)
 
 
 def _figures(one: Measured, specs: document.Specs) -> tuple[list[Figure], list[str]]:
@@ -173,6 +173,7 @@ def _cards(one: Measured, specs: document.Specs) -> Iterator[Card]:
         yield Card(
             name=name,
             kernel=known.get(name),
+            path=one.paths.get(name, ""),
             prose=paragraphs(known[name].card) if name in known else [],
             results=_results(rows),
             wins=rows.filter("in_winner_set").height,
@@ -237,54 +238,3 @@ def _ceilings(one: Measured) -> list[dict[str, Any]]:
 
 def _paragraph(function: Any) -> str:
     return (inspect.getdoc(function) or "").split("\n\n")[0]
-
-
-@dataclass(frozen=True)
-class Download:
-    """A table inside the page, as a data link."""
-
-    name: str
-    link: str
-    rows: int
-
-    @property
-    def bytes(self) -> int:
-        return len(self.link)
-
-
-def _downloads(one: Measured) -> Iterator[Download]:
-    """What a reader may take along, the most asked-for first: tables as stored, then with the derived columns as text."""
-    tables = {"showdown": one.showdown, "cases": one.cases, "checks": one.checks, "ceilings": one.ceilings}
-    stored = {name: frame.select(schema.TABLES[name].schema.keys()) for name, frame in tables.items() if not frame.is_empty()}
-    for name, frame in stored.items():
-        yield _download(f"{one.device}-{name}.parquet", frame, _parquet, "application/vnd.apache.parquet")
-    for name, frame in stored.items():
-        derived = tables[name].select(cs.by_name(*metrics.METRICS, require_all=False))
-        yield _download(f"{one.device}-{name}.csv", frame.select(~cs.list()).hstack(derived), _csv, "text/csv")
-
-
-def _download(name: str, frame: pl.DataFrame, encode: Any, media_type: str) -> Download:
-    return Download(name, document.data_link(encode(frame), media_type), frame.height)
-
-
-def _parquet(frame: pl.DataFrame) -> bytes:
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer, compression="zstd", compression_level=12, statistics=False)
-    return buffer.getvalue()
-
-
-def _csv(frame: pl.DataFrame) -> bytes:
-    return frame.with_columns(cs.float().round_sig_figs(CSV_DIGITS)).write_csv().encode()
-
-
-def fitting(downloads: Iterable[Download], room: int) -> tuple[list[Download], list[Download]]:
-    """Those that fit into ``room`` bytes in the given order, and those that do not."""
-    taken: list[Download] = []
-    left_out: list[Download] = []
-    for download in downloads:
-        if download.bytes <= room:
-            taken.append(download)
-            room -= download.bytes
-        else:
-            left_out.append(download)
-    return taken, left_out

@@ -22,8 +22,7 @@ PACKAGE = Path("workflow/lib/normbench")
 RESULTS = Path("results")
 ARCHIVE = Path("reports/data")
 # modules that decide what a cubin is; those that define a number are in sources.MEASURING
-COMPILING = ("compile.py", "cubin*.py", "kernelfile.py", "occupancy.py", "ptxas*.py")
-DRAWING = ("charts/*.py", "templates/*")
+COMPILING = ("compile.py", "cubin.py", "kernelfile.py", "nvrtc.py", "occupancy.py", "ptxas.py")
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,8 @@ class Plan:
     """The study and everything on disk or in the machine that decides which jobs there are.
 
     kernels, baselines: the contenders that the config names, by stem. gpus: those to measure, by device id.
-    versions: hash of the driver's and the libraries' versions. slots: how many GPUs measure at a time.
+    versions: hash of the driver's and the libraries' versions. nvrtc: version of the compiler, None without one.
+    slots: how many GPUs measure at a time.
     """
 
     study: Study
@@ -39,6 +39,7 @@ class Plan:
     baselines: dict[str, Path]
     gpus: dict[str, device.Gpu]
     versions: str
+    nvrtc: str | None
     slots: int
 
     @property
@@ -172,6 +173,7 @@ def plan(values: Mapping[str, Any], resources: Mapping[str, Any]) -> Plan:
         baselines=_baselines(study),
         gpus=gpus,
         versions=sources.versions(found.driver),
+        nvrtc=sources.nvrtc_version(),
         slots=max(1, len(gpus)),
     )
 

@@ -36,7 +36,9 @@ def pictures(one: Measured) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _by_choice(module: kit.Module, frame: pl.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
     spec = document.to_spec(module.chart(frame), f"{module.TITLE}. {module.HELP}")
-    picked = {param["name"].removeprefix("pick_") for param in spec.get("params", ()) if param["name"].startswith("pick_")}
+    picked = {
+        param["name"].removeprefix("pick_") for param in spec.get("params", ()) if param["name"].startswith("pick_")
+    }
     columns = [name for name in ("op", "dtype") if name in picked]
     values = [kit.sort_values(name, frame[name].drop_nulls().to_list()) for name in columns]
     for choice in itertools.product(*values):
@@ -45,8 +47,10 @@ def _by_choice(module: kit.Module, frame: pl.DataFrame) -> Iterator[tuple[str, d
         if part.is_empty():
             continue
         made = document.to_spec(module.chart(part), module.TITLE)
-        title = {"text": module.TITLE, "subtitle": [f"{' '.join(choice)}".strip()]} if choice else {"text": module.TITLE}
-        yield "-".join((module.NAME, *choice)), made | {"title": title, "config": theme.FILE}
+        title = (
+            {"text": module.TITLE, "subtitle": [f"{' '.join(choice)}".strip()]} if choice else {"text": module.TITLE}
+        )
+        yield "-".join((module.NAME, *choice)), made | {"title": title, "config": theme.FILE | {"aria": False}}
 
 
 def _svg(spec: dict[str, Any], path: Path) -> Path:

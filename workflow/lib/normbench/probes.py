@@ -11,13 +11,16 @@ import platform
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from normbench import imports, nvml
+from normbench import imports, nvml, nvrtc
 from normbench.config import root
 from normbench.host import FIRST_DRIVER, Host, Line, State, first_line
 
 GIB = 2**30
+TRIAL = "#include <cuda_fp16.h>\ntemplate <typename T> __global__ void trial(T* y) { *y = T(1.0f); }\n"
 # what only a study on a GPU needs; a report from the archive is built without
 MEASURING = frozenset({"torch", "triton", "cuda-core", "cuda-python", "nvidia-ml-py", "numpy"})
 
@@ -62,7 +65,8 @@ def compiler(host: Host) -> Iterator[Line]:
         yield Line("NVRTC", host.grave, f"not found ({first_line(error)})", f"pip install -e '.[{host.extra}]'")
         yield _suits(host, 13)
         return
-    yield Line("NVRTC", "ok", f"{version[0]}.{version[1]}, compiles for sm_{', '.join(map(str, archs))}")
+    yield Line("NVRTC", "ok", f"{version[0]}.{version[1]}, knows sm_{', '.join(map(str, archs))}")
+    yield _trial(host)
     yield _suits(host, version[0])
 
 
@@ -74,6 +78,21 @@ def _nvrtc() -> tuple[tuple[int, int], list[int]]:
     return (major, minor), list(archs)
 
 
+def _trial(host: Host) -> Line:
+    """Compile a kernel that includes a header of the toolkit, for the local architecture or else for sm_90."""
+    arch = next((gpu.arch for gpu in host.gpus if gpu.arch), "sm_90")
+    with TemporaryDirectory() as folder:
+        source = Path(folder, "trial.cu")
+        source.write_text(TRIAL)
+        try:
+            nvrtc.build(source, ["trial<__half>"], int(arch.removeprefix("sm_")))
+        except Exception as error:
+            return Line(
+                "compiling", host.grave, f"for {arch}: {first_line(error)}", f"pip install -e '.[{host.extra}]'"
+            )
+    return Line("compiling", "ok", f"a trial kernel for {arch}, with the toolkit's headers")
+
+
 def _suits(host: Host, major: int) -> Line:
     if host.driver is None:
         return Line("driver", "warn", "no NVIDIA driver", "nothing, if this host has no GPU: compiling needs none")
@@ -82,7 +101,7 @@ def _suits(host: Host, major: int) -> Line:
     wanted = FIRST_DRIVER.get(major, FIRST_DRIVER[13])
     found = f"{host.driver} is older than {wanted}, the first that runs what NVRTC {major} makes"
     if host.runs(12):
-        todo = "pip install -e '.[cu12]' (NVRTC 12), and PyTorch's own build for CUDA 12; or a newer driver"
+        todo = "install PyTorch's build for CUDA 12, then pip install -e '.[cu12]' (NVRTC 12); or a newer driver"
     else:
         todo = f"install driver {FIRST_DRIVER[12]} or newer; {FIRST_DRIVER[13]} for NVRTC 13"
     return Line("driver", host.grave, found, todo)

@@ -78,7 +78,7 @@ class Race:
         self.done: dict[str, dict[str, Any]] = session.task["done"]
         self.runners = [
             self._runner(contenders[entry["spec"]], entry["variant"], entry["unit"])
-            for entry in task["entries"][point.key]
+            for entry in session.task["entries"][point.key]
         ]
 
     def _runner(self, contender: Contender, variant: Variant, unit: str, suffix: str = "") -> Runner:

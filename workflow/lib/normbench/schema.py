@@ -89,7 +89,7 @@ STATUS = (
 )
 ERRORS = (
     _c("err_max_abs", pl.Float64, "", "largest absolute error of the output against float64"),
-    _c("err_ulp_max", pl.Float64, "ulp", "largest error in units in the last place of the output type"),
+    _c("err_ulp_max", pl.Float64, "ulp", "largest error in ulp of the output type at max(|y|, |gamma|, |beta|)"),
     _c("tolerance", pl.Float64, "", "absolute error allowed at the element that used the largest share of it"),
     _c("tolerance_used", pl.Float64, "", "largest error divided by its tolerance; at most 1 passes"),
 )
@@ -248,6 +248,7 @@ def validate(frame: pl.DataFrame, table: Table, source: str = "") -> pl.DataFram
     columns = []
     for column in table.columns:
         if column.name in frame.columns:
+            _whole_numbers(frame[column.name], column, where)
             columns.append(pl.col(column.name).cast(column.dtype, strict=True))
         elif column.required:
             raise SchemaError(f"{where}column {column.name!r} is missing")
@@ -265,6 +266,12 @@ def validate(frame: pl.DataFrame, table: Table, source: str = "") -> pl.DataFram
         raise SchemaError(f"{where}two rows for {twice}")
     _invariants(frame, table, where)
     return frame.sort(table.key, nulls_last=True)
+
+
+def _whole_numbers(values: pl.Series, column: Column, where: str) -> None:
+    """A cast to integers cuts fractions off without a word, so they are looked for."""
+    if values.dtype.is_float() and column.dtype in (pl.Int32, pl.Int64) and (values != values.round()).any():
+        raise SchemaError(f"{where}column {column.name!r} holds fractions, but it counts {column.unit or 'whole things'}")
 
 
 def _invariants(frame: pl.DataFrame, table: Table, where: str) -> None:

@@ -10,29 +10,28 @@ from pathlib import Path
 
 from normbench.points import canonical_json, short_hash
 
-# files of this package whose text defines what a number means; editing one re-measures, so they hold nothing else
+# files of this package that define what a number means; editing one re-measures, so they hold nothing else
 MEASURING = (
-    "ops",
-    "points",
-    "kernelfile",
-    "tensors",
-    "check",
-    "gpu",
-    "contenders",
-    "observe",
-    "timing",
-    "streams",
-    "roofs",
-    "ceilings",
-    "trial",
-    "tuning",
-    "racing",
-    "worker",
-    "harness",
-    "measure",
-    "showdown",
-    "adversary",
-    "verify",
+    "ops.py",
+    "points.py",
+    "kernelfile.py",
+    "tensors.py",
+    "check.py",
+    "gpu.py",
+    "contenders.py",
+    "observe.py",
+    "timing.py",
+    "streams.cu",
+    "streams.py",
+    "roofs.py",
+    "ceilings.py",
+    "trial.py",
+    "tuning.py",
+    "racing.py",
+    "worker.py",
+    "harness.py",
+    "measure.py",
+    "showdown.py",
 )
 BASELINES = {
     "apex": "apex",
@@ -79,6 +78,11 @@ def version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def nvrtc_version() -> str | None:
+    """Version of the NVRTC wheel, whose name changed with CUDA 13."""
+    return version("nvidia-cuda-nvrtc") or version("nvidia-cuda-nvrtc-cu12")
 
 
 def baseline_versions() -> dict[str, str]:

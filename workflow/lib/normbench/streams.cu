@@ -29,7 +29,7 @@ template <> __device__ __forceinline__ uint2 splat<uint2>(unsigned v) { return m
 // n vectors a stream. A block takes tiles of blockDim.x * UNROLL vectors, gridDim.x apart: a grid of all tiles is one
 // shot, a smaller one loops. All loads of a tile are issued before its first store.
 template <int MIX, typename V, int UNROLL, int HINT>
-__global__ void stream(const V* a, const V* b, V* c, V* d, long long n) {
+__global__ void __launch_bounds__(UNROLL == 8 ? 512 : 1024) stream(const V* a, const V* b, V* c, V* d, long long n) {
   const long long tile = (long long)blockDim.x * UNROLL;
   unsigned fold = 0;
   for (long long first = blockIdx.x * tile + threadIdx.x; first < n; first += gridDim.x * tile) {

@@ -6,6 +6,7 @@ samples and a second check after them.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,23 @@ class Tuner:
         self.task, self.gpu, self.nvml, self.channel = session.task, session.gpu, session.nvml, session.channel
         self.clock, self.contender, self.point, self.seed = clock, contender, point, seed + 1
         self.done: dict[str, dict[str, Any]] = session.task["done"]
+        self.only: Variant | None = None
+        self.rows: dict[str, dict[str, Any]] = {}
         self._bench: Bench | None = None
 
     def run(self) -> None:
-        variants = self._variants()
-        first = {self._unit(variant): self._first_look(variant) for variant in variants}
-        for variant in self._finalists(variants, first):
+        """Look at all variants (or ``only``), then again at the finalists; ``rows`` holds the last look at each."""
+        variants = [self.only] if self.only is not None else self._variants()
+        self.rows = {self._unit(variant): self._first_look(variant) for variant in variants}
+        for variant in self._finalists(variants, self.rows):
             self._final(variant)
+
+    def winner(self) -> Variant | None:
+        """The fastest variant by its last look, or None."""
+        timed = [row for row in self.rows.values() if row.get("time_us_p50")]
+        most = max((row["n_samples"] for row in timed), default=0)
+        best = min((row for row in timed if row["n_samples"] == most), key=lambda row: row["time_us_p50"], default=None)
+        return json.loads(best["variant"]) if best else None
 
     def _unit(self, variant: Variant | None) -> str:
         return f"{self.point.key} {canonical_json(variant)}"
@@ -111,7 +122,7 @@ class Tuner:
     def _final(self, variant: Variant) -> None:
         unit = self._unit(variant)
         if self.done.get(unit, {}).get("stage") != "final":
-            self._guarded(unit, variant, "final", FINAL_SAMPLES, after=True)
+            self.rows[unit] = self._guarded(unit, variant, "final", FINAL_SAMPLES, after=True)
 
     def _guarded(self, unit: str, variant: Variant, stage: str, samples: int, after: bool) -> dict[str, Any]:
         row = self._row(variant)

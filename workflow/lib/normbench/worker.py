@@ -18,7 +18,14 @@ from typing import Any
 from normbench.gpu import DeviceLost, Gpu, open_gpu
 from normbench.supervise import LOST
 
-RUNNERS = {"measure": "tuning", "showdown": "racing", "ceilings": "roofs", "verify": "adversary", "warm": "warming"}
+RUNNERS = {
+    "measure": "tuning",
+    "showdown": "racing",
+    "ceilings": "roofs",
+    "verify": "adversary",
+    "bench": "benching",
+    "run": "running",
+}
 
 
 class Channel:

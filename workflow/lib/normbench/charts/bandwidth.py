@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
@@ -12,8 +14,8 @@ from normbench.metrics import TARGET_FRACTION, Drawable, drawable
 NAME = "bandwidth"
 TITLE = "Bandwidth against hidden size (GB/s)"
 HELP = (
-    "Higher is better. The solid black line is the ceiling our own streaming kernels reached in the same race, the dotted one "
-    "80 % of the theoretical peak. Lines join sizes whose rows are multiples of 16 bytes; other sizes stand alone."
+    "Higher is better. The plain line is the ceiling measured in the same race, the dotted one 80 % of the theoretical "
+    "peak. Ours are solid, baselines dashed; lines join sizes whose rows are multiples of 16 bytes, others stand alone."
 )
 NOTHING = "Bandwidth: no point of this device streams from memory."
 CEILING, TARGET = "measured ceiling", "80 % of theoretical"
@@ -40,7 +42,7 @@ def _guides(raced: pl.DataFrame) -> pl.DataFrame:
     return lines.unpivot(index=by, variable_name="kind", value_name="gbps").drop_nulls("gbps").sort("kind", *by)
 
 
-def chart(frame: pl.DataFrame) -> alt.LayerChart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     contenders = frame.filter(pl.col("kind") == "contender")
     names = kit.contenders(contenders)
     selectors = kit.picks(contenders, "op", "dtype")
@@ -64,10 +66,10 @@ def chart(frame: pl.DataFrame) -> alt.LayerChart:
     )
     layers = [_guide(base, CEILING, "ceiling", [1, 0]), _guide(base, TARGET, "target", [2, 3]), lines]
     layered = alt.layer(*layers, points.add_params(selection)).properties(width=kit.WIDTH, height=kit.HEIGHT)
-    return kit.picked(layered, selectors)  # type: ignore[no-any-return]
+    return kit.picked(layered, selectors)
 
 
-def _guide(base: alt.Chart, kind: str, style: str, dashes: list[int]) -> alt.LayerChart:
+def _guide(base: Any, kind: str, style: str, dashes: list[int]) -> Any:
     line = base.transform_filter(alt.datum.kind == kind)
     label = line.transform_window(last="row_number()", sort=[alt.SortField("hidden", "descending")]).transform_filter(
         alt.datum.last == 1

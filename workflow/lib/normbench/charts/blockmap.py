@@ -5,15 +5,15 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from normbench.charts import kit, theme
+from normbench.charts import kit
 from normbench.measured import Measured
 from normbench.metrics import Drawable, drawable
 
 NAME = "blockmap"
 TITLE = "Block-size map (% slower than the kernel's best variant)"
 HELP = (
-    "Each cell is the best variant with that block size: ★ is the kernel's best at that hidden size, a number says how many per cent "
-    "slower another choice is."
+    "Each cell is the best variant with that block size: ★ is the kernel's best at that hidden size, a number says how "
+    "many per cent slower another choice is."
 )
 NOTHING = "Block-size map: this kernel was not tuned on this device."
 WORST = 0.5  # end of the colour scale: half as long again or more looks the same
@@ -38,14 +38,14 @@ def prepare(measured: Measured, contender: str) -> Drawable:
     return Drawable(kit.evident(cells, *columns), chosen.omitted)
 
 
-def chart(frame: pl.DataFrame) -> alt.LayerChart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     selectors = kit.picks(frame, "op", "dtype")
     places = frame.sort("block", "place")["place"].unique(maintain_order=True).to_list()
     base = alt.Chart(frame).encode(
         x=kit.sizes("hidden", frame, "hidden size (elements)"),
         y=alt.Y("place:N", title="threads a block", sort=places[::-1]),
     )
-    scale = alt.Scale(scheme=theme.SEQUENTIAL, domain=[0, WORST], clamp=True, reverse=True)
+    scale = alt.Scale(scheme="viridis", domain=[0, WORST], clamp=True, reverse=True)
     tooltip = kit.tooltip(
         alt.Tooltip("slower:Q", title="slower than the best", format="+.1%"),
         kit.GBPS,
@@ -60,4 +60,4 @@ def chart(frame: pl.DataFrame) -> alt.LayerChart:
     ink = alt.when(alt.datum.slower > WORST / 2).then(alt.value("#ffffff")).otherwise(alt.value("#1b1f24"))
     costs = base.mark_text(fontSize=11).encode(text="label:N", color=ink)
     layered = alt.layer(cells, costs).properties(width=kit.WIDTH, height=26 * len(places))
-    return kit.picked(layered, selectors)  # type: ignore[no-any-return]
+    return kit.picked(layered, selectors)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
@@ -13,8 +15,8 @@ from normbench.metrics import Drawable
 NAME = "clocks"
 TITLE = "Clock state over the study (MHz, W, °C)"
 HELP = (
-    "Each point is one timed row of the race at the time it was finished (UTC). A level clock makes times comparable; red points were "
-    "taken while the GPU reported a throttle reason that its verdict names."
+    "Each point is a timed row of the race at the time it was finished (UTC). A level clock makes times comparable; "
+    "red points have the verdict throttled."
 )
 NOTHING = "Clock state: the host reported no clocks."
 QUANTITIES = {
@@ -37,12 +39,12 @@ def prepare(measured: Measured) -> Drawable:
     return Drawable(drawn)
 
 
-def chart(frame: pl.DataFrame) -> alt.VConcatChart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     present = [name for name in QUANTITIES if frame[name].is_not_null().any()]
     return alt.vconcat(*(_panel(frame, name, name == present[-1]) for name in present), spacing=14)
 
 
-def _panel(frame: pl.DataFrame, quantity: str, last: bool) -> alt.Chart:
+def _panel(frame: pl.DataFrame, quantity: str, last: bool) -> Any:
     throttled = alt.datum.verdict == "throttled"
     axis = alt.Axis(format="%H:%M:%S", labelOverlap=True) if last else alt.Axis(labels=False, ticks=False)
     return (
@@ -51,7 +53,9 @@ def _panel(frame: pl.DataFrame, quantity: str, last: bool) -> alt.Chart:
         .mark_point(filled=True, size=22)
         .encode(
             x=alt.X("at:T", title="time (UTC)" if last else None, scale=alt.Scale(type="utc"), axis=axis),
-            y=alt.Y(f"{quantity}:Q", title=QUANTITIES[quantity], scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4)),
+            y=alt.Y(
+                f"{quantity}:Q", title=QUANTITIES[quantity], scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4)
+            ),
             color=alt.when(throttled).then(alt.value(BAD)).otherwise(alt.value("#2f7de1")),
             tooltip=[
                 alt.Tooltip("at:T", title="finished (UTC)", format="%Y-%m-%d %H:%M:%S"),

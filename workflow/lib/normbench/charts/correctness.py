@@ -1,4 +1,4 @@
-"""Correctness: contenders against adversarial inputs, or against the contracts of the race when nothing was verified."""
+"""Correctness: contenders against adversarial inputs, or the contracts of the race when nothing was verified."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from normbench.measured import Measured
 from normbench.metrics import Drawable
 
 NAME = "correctness"
-TITLE = "Correctness (contender × input or contract)"
+TITLE = "Correctness (input or contract × contender)"
 HELP = (
-    "✓ holds, ✗ does not, – was refused or not asked; a number is the count of points where a contract held. Accurate is against "
-    "float64; allclose and bitwise are against torch eager, which on hard inputs is not the more accurate side."
+    "✓ holds, ✗ does not, – was refused or not asked; a number counts the points where a contract held. Accurate is "
+    "against float64; allclose and bitwise are against torch eager, which on hard inputs is not the more accurate side."
 )
 NOTHING = "Correctness: neither adversarial checks nor races have rows."
+ROW = 24  # of the drawing; studies check dozens of inputs, so they run down the page
 CONTRACTS = ("accurate", "allclose_torch", "allclose_seed", "bitwise_torch")
 COLOURS = {"holds": theme.GOOD, "fails": theme.BAD, "in part": theme.DOUBTFUL, "not judged": theme.NEUTRAL}
 
@@ -46,7 +47,9 @@ def from_checks(checks: pl.DataFrame) -> pl.DataFrame:
 
 def from_contracts(raced: pl.DataFrame) -> pl.DataFrame:
     """One cell a contract: at how many points of the race it held."""
-    long = raced.unpivot(on=CONTRACTS, index=["op", "dtype", "role", "contender"], variable_name="column", value_name="held")
+    long = raced.unpivot(
+        on=CONTRACTS, index=["op", "dtype", "role", "contender"], variable_name="column", value_name="held"
+    )
     held, asked = pl.col("held").sum(), pl.col("held").count()
     state = (
         pl.when(asked == 0)
@@ -66,12 +69,17 @@ def from_contracts(raced: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def chart(frame: pl.DataFrame) -> alt.LayerChart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     selectors = kit.picks(frame, "op", "dtype")
     names = kit.contenders(frame)
     base = alt.Chart(frame).encode(
-        x=alt.X("column:N", title=None, axis=alt.Axis(orient="top", labelAngle=-45, domain=False, ticks=False)),
-        y=alt.Y("contender:N", title=None, sort=names, axis=alt.Axis(domain=False, ticks=False)),
+        x=alt.X(
+            "contender:N",
+            title=None,
+            sort=names,
+            axis=alt.Axis(orient="top", labelAngle=-45, domain=False, ticks=False),
+        ),
+        y=alt.Y("column:N", title=None, axis=alt.Axis(domain=False, ticks=False)),
     )
     scale = alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
     cells = base.mark_rect(stroke="#ffffff30", cornerRadius=2).encode(
@@ -86,5 +94,5 @@ def chart(frame: pl.DataFrame) -> alt.LayerChart:
         ],
     )
     marks = base.mark_text(fontSize=12, color="#ffffff", fontWeight="bold").encode(text="mark:N")
-    layered = alt.layer(cells, marks).properties(width=kit.WIDTH, height=26 * len(names))
-    return kit.picked(layered, selectors)  # type: ignore[no-any-return]
+    layered = alt.layer(cells, marks).properties(width=kit.WIDTH, height=ROW * frame["column"].n_unique())
+    return kit.picked(layered, selectors)

@@ -12,8 +12,8 @@ from normbench.metrics import Drawable, drawable
 NAME = "error"
 TITLE = "Largest error against float64 (ulp of the output type)"
 HELP = (
-    "Lower is better; 0.5 ulp is a correctly rounded result. Measured on the output that was timed. Matching torch and being "
-    "accurate are two things: torch's own line is here too."
+    "Lower is better; 0.5 ulp is a correctly rounded result. Measured on the output that was timed. Matching torch and "
+    "being accurate are two things: torch's own errors are here too."
 )
 NOTHING = "Error against float64: no timed row has an error."
 LINEAR_BELOW = 0.5  # ulp; a symmetric log axis can show an exact 0
@@ -27,7 +27,7 @@ def prepare(measured: Measured) -> Drawable:
     return Drawable(kit.evident(chosen.frame, *columns), chosen.omitted)
 
 
-def chart(frame: pl.DataFrame) -> alt.Chart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     selectors = kit.picks(frame, "op", "dtype")
     selection = kit.highlight()
     numbers = (
@@ -53,4 +53,4 @@ def chart(frame: pl.DataFrame) -> alt.Chart:
         .add_params(selection)
         .properties(width=kit.WIDTH, height=kit.HEIGHT)
     )
-    return kit.picked(points, selectors)  # type: ignore[no-any-return]
+    return kit.picked(points, selectors)

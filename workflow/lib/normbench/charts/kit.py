@@ -17,10 +17,24 @@ from normbench.metrics import BASELINES, Drawable
 HEIGHT = 340
 WIDTH = 720
 PICKS = {"op": "op", "dtype": "dtype", "hidden": "hidden size", "against": "speed-up over"}
-EVIDENCE = ("contender", "op", "dtype", "rows", "hidden", "variant", "interval", "n_samples", "verdict", "clocks", "command", "role")
+EVIDENCE = (
+    "contender",
+    "op",
+    "dtype",
+    "rows",
+    "hidden",
+    "variant",
+    "interval",
+    "n_samples",
+    "verdict",
+    "clocks",
+    "command",
+    "role",
+)
 ROLES = ("ours", "baseline", "reference")
+ORDERS = {"dtype": schema.DTYPES, "against": ("torch eager", "torch.compile", "best baseline")}
 MARK_SIZE = 55
-Spec = alt.Chart | alt.LayerChart | alt.VConcatChart
+Drawing = alt.Chart | alt.LayerChart | alt.VConcatChart
 
 
 class Module(Protocol):
@@ -33,7 +47,7 @@ class Module(Protocol):
 
     def prepare(self, measured: Measured) -> Drawable: ...
 
-    def chart(self, frame: pl.DataFrame) -> Spec: ...
+    def chart(self, frame: pl.DataFrame) -> Drawing: ...
 
 
 @dataclass(frozen=True)
@@ -65,16 +79,17 @@ def default(column: str, values: Sequence[Any]) -> Any:
 
 
 def sort_values(column: str, values: Sequence[Any]) -> list[Any]:
-    order = {name: index for index, name in enumerate(schema.DTYPES)} if column == "dtype" else {}
-    return sorted(set(values), key=lambda value: (order.get(value, 0), value))
+    order = {name: index for index, name in enumerate(ORDERS.get(column, ()))}
+    return sorted(set(values), key=lambda value: (order.get(value, len(order)), value))
 
 
-def picked(chart: Spec, selectors: Sequence[Pick]) -> Any:
+def picked(chart: Any, selectors: Sequence[Pick]) -> Drawing:
     """Attach the selectors as parameters and filter by them."""
     chart = chart.add_params(*(selector.parameter for selector in selectors))
     for selector in selectors:
         chart = chart.transform_filter(selector.keeps)
-    return chart
+    drawing: Drawing = chart
+    return drawing
 
 
 def contenders(frame: pl.DataFrame) -> list[str]:
@@ -88,7 +103,7 @@ def contenders(frame: pl.DataFrame) -> list[str]:
 
 
 def raced(measured: Measured, regime: str | None, *roles: str) -> pl.DataFrame:
-    """Rows of the race in one regime (None: all) whose contender plays one of ``roles`` (all but twins when left out)."""
+    """Rows of the race in one regime (None: all) whose contender plays one of ``roles``; left out: all but twins."""
     rows = measured.showdown.filter(pl.col("role").is_in(roles or ROLES))
     return rows if regime is None else rows.filter(pl.col("regime") == regime)
 
@@ -131,7 +146,7 @@ def shape() -> alt.Shape:
 def tooltip(*numbers: alt.Tooltip, frame: pl.DataFrame) -> list[alt.Tooltip]:
     """The chart's own numbers, then the evidence columns the frame has."""
     titles = {"n_samples": "samples", "interval": "95 % interval", "command": "reproduce"}
-    taken = {item.to_dict().get("field") for item in numbers}
+    taken = {item.shorthand.split(":")[0] for item in numbers}
     evidence = [
         alt.Tooltip(f"{name}:{'Q' if name in ('rows', 'hidden', 'n_samples') else 'N'}", title=titles.get(name, name))
         for name in EVIDENCE

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import altair as alt
 import polars as pl
 
-from normbench.charts import bandwidth
+from normbench.charts import bandwidth, kit
 from normbench.measured import Measured
 from normbench.metrics import Drawable
 
 NAME = "l2"
 TITLE = "Bandwidth inside L2 (GB/s)"
 HELP = (
-    "Working sets well inside the L2 cache: these rates are the cache's, not memory's, and are compared with nothing but the "
-    "copy measured inside L2."
+    "Working sets well inside the L2 cache: these rates are the cache's, not memory's, and are compared with "
+    "nothing but the copy measured inside L2."
 )
 NOTHING = "Bandwidth inside L2: the study has no l2 points."
 
@@ -30,5 +29,5 @@ def prepare(measured: Measured) -> Drawable:
     return Drawable(pl.concat([drawn, guides], how="diagonal"), chosen.omitted)
 
 
-def chart(frame: pl.DataFrame) -> alt.LayerChart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     return bandwidth.chart(frame)

@@ -12,8 +12,8 @@ from normbench.metrics import Drawable, drawable
 NAME = "latency"
 TITLE = "Latency of few rows (µs a launch)"
 HELP = (
-    "Lower is better. Launches in a CUDA graph, input and gamma warm in L2; the black line is an empty kernel timed the same way, "
-    "so nothing can be below it."
+    "Lower is better. Launches in a CUDA graph, input and gamma warm in L2; the level line is an empty kernel timed "
+    "the same way, so nothing can be below it."
 )
 NOTHING = "Latency of few rows: the study has no latency points."
 
@@ -27,12 +27,14 @@ def prepare(measured: Measured) -> Drawable:
     return Drawable(drawn.with_columns(floor_us=floor), chosen.omitted)
 
 
-def chart(frame: pl.DataFrame) -> alt.LayerChart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     selectors = kit.picks(frame, "op", "dtype", "hidden")
     selection = kit.highlight()
     base = alt.Chart(frame).encode(
         x=kit.sizes("rows", frame, "rows"),
-        y=alt.Y("time_us_p50:Q", title="median (µs)", scale=alt.Scale(type="log", nice=False, padding=12), axis=_axis()),
+        y=alt.Y(
+            "time_us_p50:Q", title="median (µs)", scale=alt.Scale(type="log", nice=False, padding=12), axis=_axis()
+        ),
         color=kit.colour(kit.contenders(frame)),
         opacity=kit.faded(selection),
     )
@@ -45,7 +47,7 @@ def chart(frame: pl.DataFrame) -> alt.LayerChart:
         floor = alt.Chart(frame).mark_rule(style="ceiling").encode(y=alt.Y("max(floor_us):Q", title="median (µs)"))
         layers.insert(0, floor)
     layered = alt.layer(*layers).properties(width=kit.WIDTH, height=kit.HEIGHT)
-    return kit.picked(layered, selectors)  # type: ignore[no-any-return]
+    return kit.picked(layered, selectors)
 
 
 def _axis() -> alt.Axis:

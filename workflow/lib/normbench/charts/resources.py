@@ -12,8 +12,8 @@ from normbench.metrics import Drawable
 NAME = "resources"
 TITLE = "Registers a thread and spills, by architecture"
 HELP = (
-    "Each cell spans the kernel's variants: fewest–most registers a thread. A red cell has a variant that spills to local memory; "
-    "hover for how many variants and bytes."
+    "The most registers a thread that any variant of the kernel takes. A red cell has a variant that spills to local "
+    "memory; hover for the fewest, how many variants, and bytes."
 )
 NOTHING = "Registers and spills: nothing was compiled ahead of time."
 
@@ -39,15 +39,19 @@ def prepare(measured: Measured) -> Drawable:
     return Drawable(cells)
 
 
-def chart(frame: pl.DataFrame) -> alt.LayerChart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     selectors = kit.picks(frame, "op", "dtype")
     names = kit.contenders(frame)
     archs = frame.sort("order")["arch"].unique(maintain_order=True).to_list()
     base = alt.Chart(frame).encode(
-        x=alt.X("arch:N", sort=archs, title=None, axis=alt.Axis(orient="top", labelAngle=0, domain=False, ticks=False)),
+        x=alt.X(
+            "arch:N", sort=archs, title=None, axis=alt.Axis(orient="top", labelAngle=-45, domain=False, ticks=False)
+        ),
         y=alt.Y("contender:N", title=None, sort=names, axis=alt.Axis(domain=False, ticks=False)),
     )
-    colour = alt.Color("registers:Q", title="most registers", scale=alt.Scale(scheme="blues", domain=[0, 255]), legend=None)
+    colour = alt.Color(
+        "registers:Q", title="most registers", scale=alt.Scale(scheme="blues", domain=[0, 255]), legend=None
+    )
     spills = alt.datum.spill_bytes > 0
     cells = base.mark_rect(cornerRadius=2).encode(
         color=alt.when(spills).then(alt.value("#d0493f")).otherwise(colour),
@@ -64,7 +68,7 @@ def chart(frame: pl.DataFrame) -> alt.LayerChart:
     )
     dark = spills | (alt.datum.registers > 128)
     text = base.mark_text(fontSize=12).encode(
-        text="span:N", color=alt.when(dark).then(alt.value("#ffffff")).otherwise(alt.value("#1b1f24"))
+        text="registers:Q", color=alt.when(dark).then(alt.value("#ffffff")).otherwise(alt.value("#1b1f24"))
     )
     layered = alt.layer(cells, text).properties(width=kit.WIDTH, height=28 * len(names))
-    return kit.picked(layered, selectors)  # type: ignore[no-any-return]
+    return kit.picked(layered, selectors)

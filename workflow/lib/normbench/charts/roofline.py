@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
@@ -12,8 +14,8 @@ from normbench.metrics import Drawable, drawable
 NAME = "roofline"
 TITLE = "Roofline (GFLOP/s against flop per byte)"
 HELP = (
-    "The slope is the measured memory ceiling, the flat part the measured fp32 rate. Every norm sits far left of the ridge: "
-    "the distance to the slope is what a better kernel can still gain."
+    "The slope is the measured memory ceiling, the flat part the measured fp32 rate. Every norm sits far left of the "
+    "ridge: the distance to the slope is what a better kernel can still gain. The shape of a mark is its dtype."
 )
 NOTHING = "Roofline: needs times in the stream regime and a measured ceiling."
 REACH = (0.25, 64.0)  # flop per byte; covers fp32 norms without an affine to past the ridge of every present GPU
@@ -43,7 +45,7 @@ def _roof(memory_gbps: float, fp32_tflops: float | None) -> pl.DataFrame:
     )
 
 
-def chart(frame: pl.DataFrame) -> alt.LayerChart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     contenders = frame.filter(pl.col("kind") == "contender")
     (selector,) = kit.picks(contenders, "hidden")
     selection = kit.highlight()
@@ -55,7 +57,10 @@ def chart(frame: pl.DataFrame) -> alt.LayerChart:
             axis=alt.Axis(format="~g", tickCount=6),
         ),
         y=alt.Y(
-            "gflops:Q", title="GFLOP/s", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~s", tickCount=6)
+            "gflops:Q",
+            title="GFLOP/s",
+            scale=alt.Scale(type="log", nice=False),
+            axis=alt.Axis(format="~s", tickCount=6),
         ),
     )
     gflops = alt.Tooltip("gflops:Q", title="GFLOP/s", format=".0f")
@@ -72,8 +77,6 @@ def chart(frame: pl.DataFrame) -> alt.LayerChart:
         )
     )
     roof = base.transform_filter(alt.datum.kind == "roof").mark_line(style="ceiling", strokeWidth=1.6)
-    return (
-        alt.layer(roof, points.add_params(selection))
-        .add_params(selector.parameter)
-        .properties(width=kit.WIDTH, height=kit.HEIGHT)
-    )
+    drawing: Any = alt.layer(roof, points.add_params(selection)).add_params(selector.parameter)
+    layered: kit.Drawing = drawing.properties(width=kit.WIDTH, height=kit.HEIGHT)
+    return layered

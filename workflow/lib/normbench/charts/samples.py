@@ -14,15 +14,15 @@ from normbench.metrics import Drawable
 NAME = "samples"
 TITLE = "Distribution of the samples (% from the median)"
 HELP = (
-    "Each tick is a sample of the race at the chosen op, dtype and hidden size, by its distance from the contender's median: a "
-    "narrow strip is a number to trust, a second clump a clock that moved. Long lists are thinned to evenly spaced ranks."
+    "Each tick is a sample of the race at the chosen op, dtype and hidden size, by its distance from the contender's "
+    "median: a narrow strip is a number to trust, a second clump a clock that moved. Long lists are thinned evenly."
 )
 NOTHING = "Distribution of the samples: no row kept its samples."
 MOST = 25  # ticks a row; the extremes are always among them
 
 
 def prepare(measured: Measured) -> Drawable:
-    """One row a contender and stream point, with ``deviations``: up to MOST relative distances from the median, sorted."""
+    """One row a contender and stream point, with ``deviations``: up to MOST distances from the median, sorted."""
     raced = kit.raced(measured, "stream").filter(
         (pl.col("samples_us").list.len() > 0) & pl.col("time_us_p50").is_not_null()
     )
@@ -42,16 +42,20 @@ def thin(values: Sequence[float], most: int = MOST) -> list[float]:
     return [round(value, 5) for value in ordered]
 
 
-def chart(frame: pl.DataFrame) -> alt.Chart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     selectors = kit.picks(frame, "op", "dtype", "hidden")
     names = kit.contenders(frame)
-    rows = alt.Chart(frame)
     ticks = (
-        kit.picked(rows, selectors)
+        alt.Chart(frame)
         .transform_flatten(["deviations"])
         .mark_tick(thickness=1.5, opacity=0.7)
         .encode(
-            x=alt.X("deviations:Q", title="distance from the median", axis=alt.Axis(format="+.1%"), scale=alt.Scale(zero=False)),
+            x=alt.X(
+                "deviations:Q",
+                title="distance from the median",
+                axis=alt.Axis(format="+.1%"),
+                scale=alt.Scale(zero=False),
+            ),
             y=alt.Y("contender:N", title=None, sort=names),
             color=kit.colour(names).legend(None),
             tooltip=kit.tooltip(
@@ -60,4 +64,4 @@ def chart(frame: pl.DataFrame) -> alt.Chart:
         )
         .properties(width=kit.WIDTH, height=24 * len(names))
     )
-    return ticks  # type: ignore[no-any-return]
+    return kit.picked(ticks, selectors)

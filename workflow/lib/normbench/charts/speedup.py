@@ -35,12 +35,16 @@ def prepare(measured: Measured) -> Drawable:
 
 def _without_reference(long: pl.DataFrame) -> str:
     """How many points each reference has no quotable time at."""
-    missing = long.filter(pl.col("speedup").is_null()).group_by("against").agg(pl.struct("op", "dtype", "rows", "hidden").n_unique())
+    missing = (
+        long.filter(pl.col("speedup").is_null())
+        .group_by("against")
+        .agg(pl.struct("op", "dtype", "rows", "hidden").n_unique())
+    )
     counts = ", ".join(f"{name} at {quantity(n, 'point')}" for name, n in missing.sort("against").iter_rows())
     return f"Without a quotable time, so not compared with: {counts}." if counts else ""
 
 
-def chart(frame: pl.DataFrame) -> alt.LayerChart:
+def chart(frame: pl.DataFrame) -> kit.Drawing:
     selectors = kit.picks(frame, "op", "dtype", "against")
     selection = kit.highlight()
     base = alt.Chart(frame).encode(
@@ -60,4 +64,4 @@ def chart(frame: pl.DataFrame) -> alt.LayerChart:
     lines = base.transform_filter(alt.datum.aligned).mark_line(strokeWidth=1.8).encode(strokeDash=kit.dash())
     points = base.mark_point(filled=True, size=kit.MARK_SIZE).encode(shape=kit.shape(), tooltip=tooltip)
     layered = alt.layer(one, lines, points.add_params(selection)).properties(width=kit.WIDTH, height=kit.HEIGHT)
-    return kit.picked(layered, selectors)  # type: ignore[no-any-return]
+    return kit.picked(layered, selectors)

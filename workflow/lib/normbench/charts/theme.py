@@ -24,12 +24,11 @@ KNOWN = {
     "copy": "#a9b0b9",
 }
 POOL = ("#0aa2c0", "#c93a3a", "#5b74f0", "#b8860b", "#c2459f", "#3f9a3a", "#a2683a", "#7b7fbf", "#2c9c9c", "#d0643c")
-SEQUENTIAL = "viridis"
 GOOD, BAD, NEUTRAL, DOUBTFUL = "#1f8f7a", "#d0493f", "#8a919b", "#d08a1d"
 
 
 def colours(contenders: Iterable[str]) -> dict[str, str]:
-    """A colour for each contender; those without a fixed one take theirs by a hash of the name, the next free one on a clash."""
+    """A colour for each contender; those without a fixed one take a free one by a hash of the name."""
     chosen: dict[str, str] = {}
     free = list(POOL)
     for name in sorted(contenders):
@@ -76,7 +75,7 @@ def config(ink: str, faint: str, grid: str, ground: str | None, font: str = "sys
         "style": {
             "ceiling": {"stroke": ink, "color": ink},
             "target": {"stroke": faint, "color": faint},
-            "note": {"fill": ink, "font": font, "fontSize": 11},
+            "note": {"color": ink, "fill": ink, "font": font, "fontSize": 11},
         },
     }
 

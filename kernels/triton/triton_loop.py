@@ -1,0 +1,118 @@
+# /// kernel
+# summary = "Triton: one program a row, in chunks; moments merged chunk by chunk."
+# ops = ["layernorm", "rmsnorm"]
+# dtypes = ["fp32", "fp16", "bf16"]
+# where = [
+#     "chunk <= 1024 or chunk < 2 * hidden",
+#     "chunk <= 2048 * num_warps",
+#     "chunk >= 128 * num_warps",
+# ]
+#
+# [axes]
+# chunk = [1024, 2048, 4096, 8192, 16384]
+# num_warps = [4, 8, 16]
+# ///
+# Decomposition: one program a row that walks it in chunks, once for the statistics and once to write; so any hidden
+# size is served with the registers of one chunk. The second walk goes backwards: the chunks that were read last are
+# still in cache.
+# Statistics: each chunk exact two-pass on the values in registers, and the chunks merged by weight (Chan, Golub and
+# LeVeque 1983). A chunk's mean is exact up to the rounding of what is left of it, and the merge adds only differences
+# of means, so a constant row gives beta to 1e-6 and an offset costs no more than the rounding of the mean. RMSNorm adds
+# squares.
+# Numerics: fp32; eps inside the root; one rounding at the end.
+# Boundaries: places past the end are masked in every load and store and never enter a sum. Row strides are arguments
+# and row offsets 64-bit.
+# Saved tensors: mean and rstd in fp32 where they are given.
+# Known limits: the row is read twice, the second time from L2 only while the rows in flight fit there.
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _norm_loop(
+    x,
+    gamma,
+    beta,
+    y,
+    mean,
+    rstd,
+    hidden,
+    x_stride,
+    y_stride,
+    eps,
+    CENTRED: tl.constexpr,
+    GAMMA: tl.constexpr,
+    BETA: tl.constexpr,
+    MEAN: tl.constexpr,
+    RSTD: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_stride
+    y += row * y_stride
+    columns = tl.arange(0, CHUNK)
+    centre = tl.zeros((), dtype=tl.float32)
+    low = tl.zeros((), dtype=tl.float32)
+    squares = tl.zeros((), dtype=tl.float32)
+    for start in range(0, hidden, CHUNK):
+        inside = start + columns < hidden
+        values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
+        if CENTRED:
+            count = tl.minimum(hidden - start, CHUNK).to(tl.float32)
+            first = tl.sum(values, axis=0) / count
+            values = tl.where(inside, values - first, 0.0)
+            left = tl.sum(values, axis=0) / count
+            values = tl.where(inside, values - left, 0.0)
+            # the mean so far is centre + low, that of the chunk first + left
+            weight = count / (start + count)
+            delta = (first - centre) + (left - low)
+            step = low + delta * weight
+            squares += delta * delta * start * weight
+            # the first chunk starts from its own mean: 0 + first would lose `left`
+            step = tl.where(start == 0, left, step)
+            base = tl.where(start == 0, first, centre)
+            centre = base + step
+            added = centre - base
+            low = (base - (centre - added)) + (step - added)
+        squares += tl.sum(values * values, axis=0)
+    scale = 1.0 / tl.sqrt(squares / hidden + eps)
+    for back in range(0, hidden, CHUNK):
+        start = (hidden - 1) // CHUNK * CHUNK - back
+        inside = start + columns < hidden
+        values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
+        if CENTRED:
+            values = (values - centre) - low
+        values *= scale
+        if GAMMA:
+            values *= tl.load(gamma + start + columns, mask=inside, other=0.0).to(tl.float32)
+        if BETA:
+            values += tl.load(beta + start + columns, mask=inside, other=0.0).to(tl.float32)
+        tl.store(y + start + columns, values.to(y.dtype.element_ty), mask=inside)
+    if MEAN:
+        tl.store(mean + row, centre)
+    if RSTD:
+        tl.store(rstd + row, scale)
+
+
+def launch(t, chunk, num_warps):
+    """Enqueue one launch over ``t`` (x, gamma, beta, y, mean, rstd, rows, hidden, strides in elements, eps, op)."""
+    return _norm_loop[(t.rows,)](
+        t.x,
+        t.gamma,
+        t.beta,
+        t.y,
+        t.mean,
+        t.rstd,
+        t.hidden,
+        t.x_stride,
+        t.y_stride,
+        t.eps,
+        CENTRED=t.op == "layernorm",
+        GAMMA=t.gamma is not None,
+        BETA=t.beta is not None,
+        MEAN=t.mean is not None,
+        RSTD=t.rstd is not None,
+        CHUNK=chunk,
+        num_warps=num_warps,
+    )

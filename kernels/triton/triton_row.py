@@ -1,0 +1,89 @@
+# /// kernel
+# summary = "Triton: one program a row, the whole row in a masked block."
+# ops = ["layernorm", "rmsnorm"]
+# dtypes = ["fp32", "fp16", "bf16"]
+# where = ["hidden <= 2048 * num_warps", "num_warps == 1 or hidden >= 128 * num_warps"]
+# skip = [{when = "hidden > 65536", reason = "one program holds the row, and 65536 elements are what 32 warps hold"}]
+#
+# [axes]
+# num_warps = [1, 2, 4, 8, 16, 32]
+# ///
+# Decomposition: one program a row over a block of the next power of two; the compiler lays it over the warps. 64
+# elements a thread at most, so a long row takes many warps, and 4 at least, so a short row does not spread over threads
+# without work.
+# Statistics: exact two-pass on the values in registers; RMSNorm squares alone. The second pass also adds up what the
+# rounding of the mean left, and takes it away again, so a constant row gives exactly beta.
+# Numerics: fp32, tree sums; eps inside the root; one rounding at the end.
+# Boundaries: places past the end are masked in every load and store, and set to zero again after the mean is
+# subtracted, so that they never enter the variance. Row strides are arguments and row offsets 64-bit.
+# Saved tensors: mean and rstd in fp32 where they are given.
+# Known limits: 65536 elements; a row that is just past a power of two wastes half of the block.
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _norm_row(
+    x,
+    gamma,
+    beta,
+    y,
+    mean,
+    rstd,
+    hidden,
+    x_stride,
+    y_stride,
+    eps,
+    CENTRED: tl.constexpr,
+    GAMMA: tl.constexpr,
+    BETA: tl.constexpr,
+    MEAN: tl.constexpr,
+    RSTD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < hidden
+    values = tl.load(x + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    centre = 0.0
+    if CENTRED:
+        centre = tl.sum(values, axis=0) / hidden
+        values = tl.where(inside, values - centre, 0.0)
+        left = tl.sum(values, axis=0) / hidden
+        values = tl.where(inside, values - left, 0.0)
+        centre += left
+    scale = 1.0 / tl.sqrt(tl.sum(values * values, axis=0) / hidden + eps)
+    values *= scale
+    if GAMMA:
+        values *= tl.load(gamma + columns, mask=inside, other=0.0).to(tl.float32)
+    if BETA:
+        values += tl.load(beta + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row * y_stride + columns, values.to(y.dtype.element_ty), mask=inside)
+    if MEAN:
+        tl.store(mean + row, centre)
+    if RSTD:
+        tl.store(rstd + row, scale)
+
+
+def launch(t, num_warps):
+    """Enqueue one launch over ``t`` (x, gamma, beta, y, mean, rstd, rows, hidden, strides in elements, eps, op)."""
+    return _norm_row[(t.rows,)](
+        t.x,
+        t.gamma,
+        t.beta,
+        t.y,
+        t.mean,
+        t.rstd,
+        t.hidden,
+        t.x_stride,
+        t.y_stride,
+        t.eps,
+        CENTRED=t.op == "layernorm",
+        GAMMA=t.gamma is not None,
+        BETA=t.beta is not None,
+        MEAN=t.mean is not None,
+        RSTD=t.rstd is not None,
+        BLOCK=triton.next_power_of_2(t.hidden),
+        num_warps=num_warps,
+    )

@@ -1,0 +1,202 @@
+"""Every chart: to_dict, JSON round trip, PNG; and the rows each may and may not draw."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import altair as alt
+import polars as pl
+import pytest
+import vl_convert
+
+import report_fixture as fixture
+from normbench import charts, document, measured, pictures
+from normbench.charts import bandwidth, blockmap, clocks, correctness, error, kit, samples, theme
+
+SMALL = fixture.Fixture(dtypes=("fp32", "bf16"), hidden=(1024, 2049, 4096))
+PNG = b"\x89PNG\r\n"
+
+
+def study(made: fixture.Fixture = SMALL, **tables: pl.DataFrame) -> measured.Measured:
+    archive = measured.Archive(**{**made.tables(), **tables}, machines=(made.machine(),))
+    return measured.measured(archive, made.device)
+
+
+@pytest.fixture(scope="module")
+def one() -> measured.Measured:
+    return study(l2())
+
+
+def l2() -> fixture.Fixture:
+    return replace(SMALL, l2=True)
+
+
+def drawn(module: Any, one: measured.Measured) -> tuple[pl.DataFrame, Any]:
+    chosen = module.prepare(one, "cta_row") if module is blockmap else module.prepare(one)
+    return chosen.frame, module.chart(chosen.frame)
+
+
+ALL = pytest.mark.parametrize("module", [*charts.CHARTS, blockmap], ids=lambda module: module.NAME)
+
+
+@ALL
+def test_chart_survives_a_json_round_trip(module: Any, one: measured.Measured) -> None:
+    frame, chart = drawn(module, one)
+    assert not frame.is_empty()
+    text = json.dumps(chart.to_dict(), allow_nan=False)
+    assert alt.Chart.from_json(text, validate=True).to_dict()["$schema"]
+
+
+@ALL
+def test_chart_draws_as_a_png(module: Any, one: measured.Measured) -> None:
+    _, chart = drawn(module, one)
+    image = vl_convert.vegalite_to_png(chart.to_dict() | {"config": theme.FILE})
+    assert image.startswith(PNG)
+    assert len(image) > 4000
+
+
+@ALL
+def test_chart_says_what_it_is_and_how_to_read_it(module: Any) -> None:
+    assert module.TITLE[0].isupper()
+    assert module.HELP.endswith(".")
+    assert module.NOTHING.endswith(".")
+
+
+@ALL
+def test_chart_of_nothing_is_left_out_rather_than_broken(module: Any) -> None:
+    empty = {name: fixture.frame(name, []) for name in ("cases", "showdown", "checks", "ceilings", "resources")}
+    bare = study(SMALL, **empty)
+    chosen = module.prepare(bare, "cta_row") if module is blockmap else module.prepare(bare)
+    assert chosen.frame.is_empty()
+
+
+@ALL
+def test_chart_is_the_same_in_any_row_order(module: Any) -> None:
+    shuffled = {name: frame.sample(fraction=1, shuffle=True, seed=7) for name, frame in SMALL.tables().items()}
+    first, second = (module_spec(module, study(SMALL, **tables)) for tables in ({}, shuffled))
+    assert first == second
+
+
+def module_spec(module: Any, one: measured.Measured) -> str:
+    chosen = module.prepare(one, "cta_row") if module is blockmap else module.prepare(one)
+    return "" if chosen.frame.is_empty() else str(document.json_text(document.to_spec(module.chart(chosen.frame), "")))
+
+
+def test_r3_one_point_is_drawn_of_five_and_the_rest_are_counted(one: measured.Measured) -> None:
+    values = [math.nan, math.inf, -math.inf, None, 812.5]
+    row = one.showdown.filter((pl.col("contender") == "cta_row") & (pl.col("regime") == "stream")).head(1)
+    five = pl.concat([row] * 5).with_columns(pl.Series("gbps", values))
+    chosen = bandwidth.prepare(replace(one, showdown=five))
+    contenders = chosen.frame.filter(pl.col("kind") == "contender")
+    assert contenders["gbps"].to_list() == [812.5]
+    assert chosen.omitted == "4 of 5 rows are not shown: 4 without a finite value."
+    json.dumps(bandwidth.chart(chosen.frame).to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("module", [bandwidth, charts.roofline], ids=lambda module: module.NAME)
+def test_l2_and_latency_points_never_meet_the_memory_roof(module: Any, one: measured.Measured) -> None:
+    points = one.showdown.filter(pl.col("regime") != "stream")["rows"].unique()
+    assert points.len() > 0
+    shown = module.prepare(one).frame.filter(pl.col("kind") == "contender")
+    assert not set(shown["rows"]) & set(points)
+
+
+def test_the_l2_chart_is_judged_by_the_l2_copy_alone(one: measured.Measured) -> None:
+    frame = charts.l2.prepare(one).frame
+    assert set(frame.filter(pl.col("kind") != "contender")["gbps"]) == {9800.0}
+    assert frame.filter(pl.col("kind") == "contender").height > 0
+
+
+def test_twins_are_the_noise_floor_and_not_a_line(one: measured.Measured) -> None:
+    for module in charts.CHARTS:
+        frame = module.prepare(one).frame
+        if "contender" in frame.columns and module is not clocks:
+            assert not any(name.endswith("__twin") for name in frame["contender"].drop_nulls())
+
+
+def test_r6_labels_with_markup_reach_the_drawing_whole() -> None:
+    names = {"cta_row": "norm<half,8>", "naive": "a & b </script>"}
+    made = replace(SMALL, rename=names, contenders=("cta_row", "naive", "torch_eager"), device="A100 MIG 1g.10gb")
+    frame, chart = drawn(bandwidth, study(made))
+    assert set(names.values()) <= set(frame["contender"].drop_nulls())
+    svg = vl_convert.vegalite_to_svg(chart.to_dict())
+    assert "norm&lt;half,8&gt;" in svg
+    assert "a &amp; b &lt;/script&gt;" in svg
+
+
+def test_r6_there_are_as_many_marks_as_rows() -> None:
+    made = replace(SMALL, rename={"cta_row": "norm<half,8>"}, ops=("rmsnorm",), dtypes=("bf16",))
+    frame, chart = drawn(error, study(made))
+    svg = vl_convert.vegalite_to_svg(chart.to_dict())
+    marks = svg.split('class="mark-symbol role-mark marks"')[1].split("</g>")[0]
+    assert marks.count("<path") == frame.height > 0
+
+
+def test_colours_do_not_depend_on_who_else_is_there() -> None:
+    assert theme.colours(["cta_row", "liger"])["liger"] == theme.colours(["liger", "naive", "zzz"])["liger"]
+    several = theme.colours([f"mine_{index}" for index in range(8)])
+    assert len(set(several.values())) == 8
+
+
+def test_the_matrix_falls_back_to_the_contracts_of_the_race() -> None:
+    frame = correctness.prepare(study(replace(SMALL, checks=False))).frame
+    cell = frame.filter(contender="naive", op="rmsnorm", dtype="bf16", column="allclose_seed")
+    assert cell.select("state", "mark").rows() == [("fails", f"0/{3 + 8}")]
+    held = frame.filter(contender="torch_eager", op="rmsnorm", dtype="bf16", column="bitwise_torch")
+    assert held["state"].to_list() == ["holds"]
+
+
+def test_a_wrong_check_is_not_hidden_by_a_right_one_of_the_same_name(one: measured.Measured) -> None:
+    cell = correctness.prepare(one).frame.filter(contender="liger", op="rmsnorm", dtype="bf16", column="K2.1")
+    assert cell.select("state", "mark").rows() == [("fails", "✗")]
+    refused = correctness.prepare(one).frame.filter(contender="quack", op="rmsnorm", dtype="bf16", column="K2.1")
+    assert refused["mark"].to_list() == ["–"]
+
+
+def test_thinned_samples_keep_both_extremes() -> None:
+    thinned = samples.thin([value / 1000 for value in range(1000)])
+    assert len(thinned) == samples.MOST
+    assert (thinned[0], thinned[-1]) == (0.0, 0.999)
+    assert samples.thin([0.2, 0.1]) == [0.1, 0.2]
+
+
+def test_the_block_map_marks_the_fastest_of_each_size(one: measured.Measured) -> None:
+    frame = blockmap.prepare(one, "cta_row").frame
+    winners = frame.filter(pl.col("label") == "★")
+    assert winners.height == frame.select("op", "dtype", "hidden").n_unique()
+    best = one.cases.filter(pl.col("contender") == "cta_row").group_by("op", "dtype", "hidden")
+    fastest = best.agg(pl.col("time_us_p50").min()).sort("op", "dtype", "hidden")["time_us_p50"]
+    assert winners.sort("op", "dtype", "hidden")["time_us_p50"].to_list() == fastest.to_list()
+
+
+def test_times_of_day_are_utc_whatever_their_suffix(one: measured.Measured) -> None:
+    frame = one.showdown.with_columns(measured_at=pl.lit("2020-01-01T00:00:05+00:00"))
+    assert set(clocks.prepare(replace(one, showdown=frame)).frame["at"]) == {"2020-01-01T00:00:05Z"}
+    spec = json.dumps(clocks.chart(clocks.prepare(one).frame).to_dict())
+    assert '"scale": {"type": "utc"}' in spec
+
+
+def test_every_tooltip_can_be_traced_to_a_command(one: measured.Measured) -> None:
+    for module in (*charts.CHARTS[:6], samples, blockmap):
+        frame, chart = drawn(module, one)
+        assert frame["command"].drop_nulls().str.starts_with("normbench bench ").all()
+        assert '"title": "reproduce"' in json.dumps(chart.to_dict())
+
+
+def test_selectors_start_where_most_people_look() -> None:
+    assert kit.default("dtype", ["fp32", "bf16"]) == "bf16"
+    assert kit.default("hidden", [256, 4096]) == 4096
+    assert kit.default("hidden", [256, 768]) == 256
+    assert kit.sort_values("dtype", ["bf16", "fp16", "fp32"]) == ["fp32", "fp16", "bf16"]
+
+
+def test_pictures_are_one_svg_and_png_a_chart_op_and_dtype(tmp_path: Any) -> None:
+    made = replace(SMALL, ops=("rmsnorm",), dtypes=("bf16",), contenders=("cta_row", "torch_eager"))
+    paths = pictures.write(study(made), tmp_path)
+    names = {path.name for path in paths}
+    assert {"bandwidth-rmsnorm-bf16.svg", "bandwidth-rmsnorm-bf16.png", "roofline.svg", "clocks.png"} <= names
+    assert (tmp_path / "bandwidth-rmsnorm-bf16.svg").read_text().startswith("<svg")
+    assert (tmp_path / "clocks.png").read_bytes().startswith(PNG)

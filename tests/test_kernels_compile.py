@@ -1,0 +1,249 @@
+"""Every CUDA kernel compiled for every architecture, and what compiling says of them; no GPU, no driver."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from normbench import compile as verb
+from normbench import cubin, kernelfile, nvrtc, ptxas, schema
+from normbench.config import Study
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKS = Study().block
+ARCHS = Study().archs
+KERNELS = [kernel for kernel in kernelfile.find(ROOT / "kernels") if kernel.lang == "cuda"]
+STEMS = [kernel.stem for kernel in KERNELS]
+CTA_ROW = re.compile(
+    r"cta_row<(?P<T>\w+), (?P<W>\w+), (?P<norm>\d), (?P<lanes>\d+), (?P<vecs>\d), (?P<vec>\d), (?P<early>\d)>"
+)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the verb wrote for one kernel and architecture."""
+
+    error: str | None
+    binary: bytes
+    facts: dict[str, Any]
+    rows: pl.DataFrame
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Output]:
+    """All kernels for all architectures, two at a time (NVRTC releases the interpreter)."""
+    folder = tmp_path_factory.mktemp("build")
+
+    def one(job: tuple[kernelfile.Kernel, int]) -> tuple[tuple[str, int], Output]:
+        kernel, arch = job
+        out = folder / f"sm_{arch}" / kernel.stem
+        error = verb.compile_kernel(kernel, arch, BLOCKS, out)
+        return (kernel.stem, arch), read(out, error)
+
+    # the long ones first, so that the two threads end together
+    jobs = sorted(((kernel, arch) for kernel in KERNELS for arch in ARCHS), key=lambda job: job[0].stem != "cta_row")
+    with ThreadPoolExecutor(2) as pool:
+        return dict(pool.map(one, jobs))
+
+
+def read(out: Path, error: str | None = None) -> Output:
+    return Output(
+        error,
+        out.with_suffix(".cubin").read_bytes(),
+        json.loads(out.with_suffix(".json").read_text()),
+        schema.read(out.with_suffix(".parquet"), schema.RESOURCES),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_variant_compiles_and_has_its_resources(
+    stem: str, arch: int, outputs: dict[tuple[str, int], Output]
+) -> None:
+    kernel = next(kernel for kernel in KERNELS if kernel.stem == stem)
+    output = outputs[stem, arch]
+    assert output.error is None
+    assert output.facts["log_tail"] == "", "a warning"
+    assert output.facts["arch"] == f"sm_{arch}"
+    assert output.rows.height == len(list(kernel.compilations(BLOCKS, arch))) * len(kernel.launches)
+    assert output.rows["status"].unique().to_list() == ["ok"]
+    assert set(output.rows["symbol"]) == set(output.facts["lowered"])
+    for column in ("registers", "spill_bytes", "smem_bytes", "blocks_per_sm", "occupancy", "compiler"):
+        assert output.rows[column].null_count() == 0, column
+    assert output.rows["blocks_per_sm"].min() >= 1, "a variant that can never be launched"  # type: ignore[operator]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stem", STEMS)
+def test_nothing_spills_on_the_architecture_of_the_published_study(
+    stem: str, outputs: dict[tuple[str, int], Output]
+) -> None:
+    assert outputs[stem, 90].rows.filter(pl.col("spill_bytes") > 0).rows() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+def test_cta_row_spills_nowhere_but_with_eight_vectors(arch: int, outputs: dict[tuple[str, int], Output]) -> None:
+    spilled = outputs["cta_row", arch].rows.filter(pl.col("spill_bytes") > 0)
+    assert [symbol for symbol in spilled["symbol"].unique() if CTA_ROW.match(symbol)["vecs"] != "8"] == []  # type: ignore[index]
+
+
+def nvdisasm() -> str | None:
+    spec = find_spec("nvidia")
+    roots = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    found = [path for root in roots for path in root.glob("*/bin/nvdisasm")]
+    return str(found[0]) if found else shutil.which("nvdisasm")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(nvdisasm() is None, reason="needs nvdisasm: pip install nvidia-cuda-nvdisasm")
+def test_vector_variants_move_sixteen_bytes_and_scalar_ones_never(
+    outputs: dict[tuple[str, int], Output], tmp_path: Path
+) -> None:
+    output = outputs["cta_row", 90]
+    path = tmp_path / "cta_row.cubin"
+    path.write_bytes(output.binary)
+    text = subprocess.run([str(nvdisasm()), "-c", path], capture_output=True, text=True, check=True).stdout
+    code = dict(re.findall(r"^\.text\.(\S+):\n(.*?)(?=^\.text\.|\Z)", text, re.MULTILINE | re.DOTALL))
+    for symbol, name in output.facts["lowered"].items():
+        axes = CTA_ROW.fullmatch(symbol)
+        assert axes is not None, symbol
+        wide = [len(re.findall(rf"\b{move}\.E\.128\b", code[name])) for move in ("LDG", "STG")]
+        if axes["vec"] == "1":
+            assert wide == [0, 0], symbol
+        else:  # all of x at least, and every store
+            assert min(wide) >= int(axes["vecs"]), symbol
+            assert not re.search(r"\bLDG\.E\.(U16|64|CONSTANT)\b", code[name]), symbol
+
+
+def test_log_and_cubin_that_disagree_are_an_error() -> None:
+    built = nvrtc.build(ROOT / "kernels/forward/naive.cu", ["naive<float, float, 0>"], 90)
+    assert verb.usages(built, 90)
+    doctored = replace(built, log=re.sub(r"Used \d+ registers", "Used 99 registers", built.log))
+    with pytest.raises(cubin.CubinError, match="99"):
+        verb.usages(doctored, 90)
+    with pytest.raises(cubin.CubinError, match="missing"):
+        verb.usages(replace(built, log=""), 90)
+
+
+def test_a_cubin_that_is_none_is_refused() -> None:
+    with pytest.raises(cubin.CubinError, match="ELF"):
+        cubin.parse(b"// not a cubin")
+
+
+def test_spilled_bytes_are_read_from_the_log() -> None:
+    log = """ptxas info    : Compiling entry function '_Z1kv' for 'sm_90'
+ptxas info    : Function properties for _Z1kv
+    24 bytes stack frame, 20 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 64 registers, used 1 barriers, 24 bytes cumulative stack size, 384 bytes smem
+ptxas info    : Compile time = 12.345 ms
+a.cu(3): warning #177-D: variable "x" was declared but never referenced"""
+    assert ptxas.parse(log) == {"_Z1kv": ptxas.Usage(registers=64, stack_bytes=24, spill_bytes=32, smem_bytes=384)}
+    assert ptxas.remarks(log) == 'a.cu(3): warning #177-D: variable "x" was declared but never referenced'
+
+
+def kernel_with(folder: Path, old: str, new: str) -> Path:
+    """A copy of the kernels in ``folder`` with ``old`` replaced by ``new`` in naive.cu."""
+    shutil.copytree(ROOT / "kernels", folder / "kernels")
+    path = folder / "kernels" / "forward" / "naive.cu"
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def test_a_kernel_with_an_error_is_rows_with_the_line_and_no_failed_job(
+    tmp_path: Path, normbench: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    path = kernel_with(tmp_path, "T* out = y + row * y_stride;", "T* out = y + row * pitch;")
+    line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if "pitch" in text)
+    done = normbench(
+        "compile", path, "--arch", "sm_90", "--block", "[64,128]", "--out", tmp_path / "out" / "naive.json"
+    )
+    assert done.returncode == 0, done.stderr
+    output = read(tmp_path / "out" / "naive")
+    assert output.binary == b""
+    assert output.facts["error"] == f'naive.cu, line {line}: identifier "pitch" is undefined'
+    assert output.rows["status"].unique().to_list() == ["compile_error"]
+    assert output.rows["reason"].unique().to_list() == [output.facts["error"]]
+    assert output.rows["registers"].null_count() == output.rows.height > 0
+
+
+def test_the_first_useful_line_is_the_error_not_a_warning() -> None:
+    log = '/a/b.cuh(7): warning #1-D: x\n\n/a/b.cuh(9): error: expected a ";"\n1 error detected in the compilation.'
+    assert nvrtc.first_error(log) == 'b.cuh, line 9: expected a ";"'
+    assert nvrtc.first_error("ptxas error   : Entry function 'k' uses too much shared data").startswith("ptxas error")
+    assert nvrtc.first_error("") == "no message from NVRTC"
+
+
+def test_a_malformed_header_is_named_with_its_line(tmp_path: Path) -> None:
+    path = kernel_with(tmp_path, '// block = "study"', "// block = study")
+    line = next(number for number, text in enumerate(path.read_text().splitlines(), 1) if text == "// block = study")
+    with pytest.raises(kernelfile.KernelError, match=rf"naive\.cu.*line {line}\b"):
+        kernelfile.load(path)
+
+
+def test_the_same_source_gives_the_same_bytes_wherever_it_lies(
+    tmp_path: Path, normbench: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    copy = kernel_with(tmp_path, "Known limits:", "Known limits:")
+    built = []
+    for path, name in ((ROOT / "kernels/forward/naive.cu", "here"), (copy, "there")):
+        out = tmp_path / name / "naive"
+        assert normbench("compile", path, "--arch", "90", "--block", "64", "128", "--out", out).returncode == 0
+        built.append([out.with_suffix(suffix).read_bytes() for suffix in (".cubin", ".json", ".parquet")])
+    assert built[0] == built[1]
+
+
+def test_an_architecture_newer_than_nvrtc_becomes_ptx_for_the_driver(tmp_path: Path) -> None:
+    kernel = kernelfile.load(ROOT / "kernels/forward/naive.cu")
+    assert verb.compile_kernel(kernel, 990, [128], tmp_path / "naive") is None
+    output = read(tmp_path / "naive")
+    assert (output.facts["format"], output.facts["jit"]) == ("ptx", True)
+    newest = max(nvrtc._compiler()[1])
+    assert output.facts["arch"] == f"compute_{newest}"
+    assert f".target sm_{newest}".encode() in output.binary
+    assert output.rows["status"].unique().to_list() == ["ok"]
+    assert output.rows["registers"].null_count() == output.rows.height, "registers of code that does not exist yet"
+
+
+def test_an_architecture_that_nvrtc_dropped_says_what_to_install() -> None:
+    with pytest.raises(nvrtc.ToolchainError, match=r"not for sm_35; an older NVRTC"):
+        nvrtc.build(ROOT / "kernels/forward/naive.cu", ["naive<float, float, 0>"], 35)
+
+
+def test_missing_headers_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_header_folders", lambda major: iter([[Path("/nowhere")]]))
+    nvrtc.include_paths.cache_clear()
+    with pytest.raises(nvrtc.ToolchainError, match=r"cuda_fp16\.h.*pip install"):
+        nvrtc.include_paths(13)
+    nvrtc.include_paths.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--arch", "sm_90", "--block", "[48]"], "48 is no multiple of 32"),
+        (["--arch", "hopper"], "'hopper' is no architecture such as 90 or sm_90"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(
+    arguments: list[str], said: str, tmp_path: Path, normbench: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = normbench("compile", ROOT / "kernels/forward/naive.cu", *arguments, "--out", tmp_path / "naive")
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,174 @@
+"""The CUDA kernels' sources compiled as C++ and run on the CPU, against float64; never a GPU pass.
+
+tests/host_shim says what this can find (indices, masks, missing barriers, writes outside) and what it cannot.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normbench import kernelfile, nvrtc, ops
+from normbench.points import Point, Semantics
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
+
+BLOCKS = [64, 96, 128, 256, 1024]
+GUARD = 64
+SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
+    # rows, hidden, elements between rows, semantics
+    (3, 1, 0, {}),
+    (1, 2, 0, {}),
+    (3, 31, 0, {}),
+    (3, 33, 1, {"stats": True}),
+    (5, 64, 0, {}),
+    (3, 100, 4, {}),
+    (9, 256, 0, {"stats": True}),
+    (3, 1000, 24, {"gamma": False}),
+    (2, 1023, 0, {}),
+    (3, 1024, 0, {"beta": False}),
+    (2, 2048, 0, {}),
+    (2, 2049, 0, {"beta": False, "gamma": False, "stats": True}),
+    (1, 4096, 0, {}),
+    (1, 8200, 8, {}),
+    (1, 40003, 0, {}),  # more than the registers hold
+    (1, 131072, 0, {"stats": True}),
+)
+KINDS = ("normal", "offset", "constant", "large")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One variant at one point, with one kind of input."""
+
+    point: Point
+    kind: str
+    names: dict[str, Any]
+
+    def __str__(self) -> str:
+        variant = {name: self.names[name] for name in ("block", "lanes", "vecs", "vec", "early") if name in self.names}
+        return f"{self.point.op} {self.point.dtype} {self.point.shape} {self.point.semantics} {self.kind} {variant}"
+
+
+def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
+    """Every shape in every type, with up to three variants each, drawn the same way every time."""
+    draw = random.Random(kernel.stem)
+    found = []
+    for op in kernel.ops:
+        for dtype in kernel.dtypes:
+            for param in dict.fromkeys((None, "fp32" if dtype != "fp32" else None)):
+                for rows, hidden, gap, changes in SHAPES:
+                    semantics = Semantics(param_dtype=param, row_stride=hidden + gap if gap else None, **changes)
+                    point = Point(op, dtype, rows, hidden, semantics=semantics)
+                    names = kernelfile.launch_names(point, 90, 132, kernelfile.pitch_alignment(point))
+                    variants = kernel.variants(BLOCKS, names)
+                    assert variants, f"no variant serves {point}"
+                    chosen = draw.sample(variants, min(3, len(variants)))
+                    found += [Job(point, draw.choice(KINDS), names | variant) for variant in chosen]
+    return found
+
+
+def inputs(job: Job) -> Any:
+    import torch
+
+    shape = (job.point.rows, job.point.hidden)
+    if job.kind == "constant":
+        return torch.full(shape, 33333.3 if job.point.dtype == "fp32" else 1234.0)
+    offset = {"normal": 0.0, "offset": 1000.0, "large": 1e6 if job.point.dtype != "fp16" else 0.0}[job.kind]
+    return torch.randn(shape) * (1e4 if job.kind == "large" else 1) + offset
+
+
+def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list[str]) -> str | None:
+    """What is wrong with the outputs of one job, or None."""
+    import torch
+
+    point, semantics = job.point, job.point.semantics
+    torch.manual_seed(point.hidden)
+    dtype, param = ops.torch_dtype(point.dtype), ops.torch_dtype(point.param_dtype)
+    stride = point.row_stride
+    buffers = [torch.full((point.rows * stride + 2 * GUARD,), torch.nan, dtype=dtype) for _ in "xy"]
+    x, y = (b[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] for b in buffers)
+    x.copy_(inputs(job))
+    tensors = {
+        "x": x,
+        "gamma": torch.randn(point.hidden).to(param) if ops.has_gamma(point) else None,
+        "beta": torch.randn(point.hidden).to(param) if ops.has_beta(point) else None,
+    }
+    exact = ops.reference(point, tensors)
+    saved = {
+        name: torch.full((point.rows,), torch.nan) if ops.saves_stats(point) and name in exact else None
+        for name in ("mean", "rstd")
+    }
+    launch = kernel.launches[0]
+    grid, block = (int(kernelfile.evaluate(text[0], job.names)) for text in (launch.grid, launch.block))
+    scalars = {"rows": point.rows, "hidden": point.hidden, "x_stride": stride, "y_stride": stride, "eps": semantics.eps}
+    try:
+        which = symbols.index(launch.symbol(job.names))
+        shim.launch(library, which, grid, block, {**tensors, **saved, "y": y}, **scalars)
+    except RuntimeError as error:
+        return str(error)
+    used = (y.double() - exact["y"]).abs() / ops.tolerance(point, tensors, exact)
+    if not bool((used <= 1).all()):
+        return f"uses {float(used.max()):.3g} of the tolerance"
+    outside = buffers[1].clone()
+    outside[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] = torch.nan
+    if not bool(outside.isnan().all()):
+        return "writes outside its rows"
+    size = float(x.double().abs().max())
+    for name, tensor in saved.items():
+        loose = 1e-2 if job.kind == "constant" else 1e-5
+        absolute = 1e-6 * size if name == "mean" else 0.0
+        if tensor is not None and not torch.allclose(tensor.double(), exact[name], rtol=loose, atol=absolute):
+            return f"saves a wrong {name}"
+    return None
+
+
+def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[str]:
+    symbols = sorted({kernel.launches[0].symbol(job.names) for job in jobs})
+    headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
+    library = shim.build(kernel, symbols, headers, folder)
+    found = ((job, run(job, kernel, library, symbols)) for job in jobs)
+    return [f"{job}: {problem}" for job, problem in found if problem]
+
+
+@pytest.mark.parametrize("stem", ["naive", "welford", "cta_row"])
+def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
+    assert problems(kernel, jobs_of(kernel), tmp_path) == []
+
+
+PLANTED = [
+    # what is planted, in which file, and the text it takes the place of
+    ("common/reduce.cuh", "            __syncthreads();\n", "", "no barrier between the warps"),
+    ("common/moments.cuh", "fmaf(-drift, drift, squares * inverse)", "squares * inverse", "residual of the mean kept"),
+    ("common/moments.cuh", "rsqrtf(positive + eps)", "rsqrtf(positive) + eps", "eps outside the root"),
+    ("forward/cta_row.cu", "? pivot : 0.0f", "? pivot : pivot", "padding counted in the variance"),
+    ("forward/cta_row.cu", "if (!Threads::IN_WARP)", "if (false)", "columns past the registers cut"),
+]
+
+
+@pytest.mark.parametrize(("file", "right", "wrong", "what"), PLANTED, ids=[planted[-1] for planted in PLANTED])
+def test_a_planted_fault_is_seen(file: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
+    path = tmp_path / "kernels" / file
+    text = path.read_text().replace("if constexpr (!Threads::IN_WARP)", "if (!Threads::IN_WARP)")
+    assert text.count(right) == 1, "the text to replace has changed"
+    path.write_text(text.replace(right, wrong))
+    kernel = kernelfile.load(tmp_path / "kernels" / "forward" / "cta_row.cu")
+    chosen = [job for job in jobs_of(kernel) if job.point.op == "layernorm" and job.point.dtype == "fp32"]
+    assert problems(kernel, chosen, tmp_path), what

@@ -1,0 +1,135 @@
+"""What must never reach, or change, the archive."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from normbench import archive, publish
+from normbench.publish import PublishError
+from study_fixture import Study
+
+Normbench = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def local(tmp_path: Path, study: Study | None = None) -> archive.Run:
+    folder = (study or Study()).write_local(tmp_path / "results")
+    return archive.read_local(folder, tmp_path / "results" / "build")
+
+
+def test_a_published_study_reads_back_as_it_was(tmp_path: Path) -> None:
+    run = local(tmp_path)
+
+    folder = publish.publish(run, tmp_path / "data")
+
+    assert folder == tmp_path / "data" / run.device / run.run
+    back = archive.read_archived(folder)
+    assert back.machine == run.machine
+    assert back.study == run.study
+    assert all(back.tables[name].equals(run.tables[name]) for name in archive.TABLES)
+    assert sorted(path.name for path in folder.iterdir() if path.suffix in (".json", ".parquet")) == [
+        "cases.parquet",
+        "ceilings.parquet",
+        "machine.json",
+        "resources.parquet",
+        "showdown.parquet",
+        "study.json",
+    ]
+
+
+def test_a_published_run_is_never_written_again(tmp_path: Path) -> None:
+    run = local(tmp_path)
+    folder = publish.publish(run, tmp_path / "data")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+
+    with pytest.raises(PublishError, match="exists; a published run is never written again"):
+        publish.publish(run, tmp_path / "data")
+
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_faked_gpu_is_refused(tmp_path: Path) -> None:
+    run = local(tmp_path, Study(fake=True))
+
+    with pytest.raises(PublishError, match="faked GPU"):
+        publish.publish(run, tmp_path / "data")
+
+    assert not (tmp_path / "data").exists()
+
+
+def test_allow_fake_cannot_reach_the_real_archive(
+    tmp_path: Path, normbench: Normbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Study(fake=True).write_local(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+
+    refused = normbench("publish", "--allow-fake")
+    taken = normbench("publish", "--allow-fake", "--archive", "fakes")
+
+    assert refused.returncode == 1
+    assert "needs an --archive of its own" in refused.stderr
+    assert taken.returncode == 0, taken.stderr
+    assert not (tmp_path / "reports").exists()
+    assert archive.folders("fakes")
+
+
+def test_missing_architectures_are_named(tmp_path: Path) -> None:
+    run = local(tmp_path, Study(archs=("sm_90", "sm_100", "sm_75", "sm_80", "sm_120")))
+
+    with pytest.raises(PublishError, match="is not compiled for sm_86, sm_89; run `snakemake --cores 2 cubins` first"):
+        publish.publish(run, tmp_path / "data")
+
+
+def test_a_folder_over_two_mebibytes_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = local(tmp_path)
+    monkeypatch.setattr(publish, "MOST_BYTES", 4096)
+
+    with pytest.raises(PublishError, match=r"publish it in slices"):
+        publish.publish(run, tmp_path / "data")
+
+    assert list((tmp_path / "data").rglob("*")) == []
+
+
+def test_a_copy_that_fails_halfway_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = local(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    with pytest.raises(OSError, match="No space left"):
+        publish.publish(run, tmp_path / "data")
+
+    assert list((tmp_path / "data").rglob("*")) == []
+
+
+def test_an_unfinished_study_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match="run `snakemake --cores 1 report` first"):
+        publish.finished(tmp_path / "results", None)
+
+
+def test_of_two_finished_studies_one_must_be_named(tmp_path: Path) -> None:
+    Study().write_local(tmp_path / "results")
+    Study(device="invented-gpu-b00002").write_local(tmp_path / "results")
+
+    with pytest.raises(PublishError, match="which study"):
+        publish.finished(tmp_path / "results", None)
+
+    assert publish.finished(tmp_path / "results", "invented-gpu-b00002").name == "invented-gpu-b00002"
+
+
+def test_checks_are_published_where_there_are_some(tmp_path: Path) -> None:
+    study = Study()
+    folder = study.write_local(tmp_path / "results")
+    from normbench import schema
+
+    schema.write(study.checks("naive"), schema.CHECKS, folder / "checks" / "naive.parquet")
+    run = archive.read_local(folder, tmp_path / "results" / "build")
+
+    published = publish.publish(run, tmp_path / "data")
+
+    assert archive.read_archived(published).tables["checks"].height == 4

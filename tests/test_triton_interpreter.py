@@ -1,0 +1,174 @@
+"""The Triton kernels on CPU tensors, in Triton's interpreter, against float64.
+
+The interpreter is chosen when triton is first imported, so everything runs in one process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from normbench import kernelfile, ops
+from normbench.points import Point, Semantics
+
+ROOT = Path(__file__).resolve().parents[1]
+STEMS = ("triton_loop", "triton_row")
+HIDDEN = (1, 2, 3, 31, 33, 64, 100, 1023, 2049)
+SEMANTICS = (
+    Semantics(),
+    Semantics(stats=True),
+    Semantics(gamma=False, beta=False),
+    Semantics(beta=False, param_dtype="fp32", stats=True),
+    Semantics(row_stride=2100, stats=True),
+)
+GUARD = 64
+
+
+def interpretable(stem: str) -> bool:
+    """Triton before 3.7 turns loop bounds into integers in a way that NumPy 2.4 no longer allows."""
+    triton, numpy = (tuple(map(int, metadata.version(name).split(".")[:2])) for name in ("triton", "numpy"))
+    return stem != "triton_loop" or triton >= (3, 7) or numpy < (2, 4)
+
+
+def cases() -> list[tuple[Point, str]]:
+    """Points and kinds of input: random ones of every shape, and those of K1, K2 and K5."""
+    found = [
+        (Point(op, dtype, rows, hidden, semantics=semantics), "random")
+        for op in ops.OPS
+        for dtype in ("fp32", "fp16", "bf16")
+        for hidden in HIDDEN
+        for rows, semantics in zip((1, 3, 3, 1, 3), SEMANTICS, strict=True)
+    ]
+    for kind in ("offset 1e2", "offset 1e4", "offset 1e6"):
+        found.append((Point("layernorm", "fp32", 3, 1023), kind))
+    found += [(Point("layernorm", "fp32", 1, hidden), "constant") for hidden in (256, 1023, 4096)]
+    found += [(Point("layernorm", "fp32", 1, hidden), "count up") for hidden in (3, 17)]
+    found.append((Point("layernorm", "fp32", 1, 1536), "three plus minus one"))
+    return found
+
+
+def values(point: Point, kind: str) -> Any:
+    import torch
+
+    shape = (point.rows, point.hidden)
+    if kind == "constant":
+        return torch.full(shape, {256: 1234.0, 1023: 1234.5, 4096: 33333.3}[point.hidden])
+    if kind == "count up":
+        return torch.arange(1.0, point.hidden + 1).expand(shape) + (9 if point.hidden == 3 else 0)
+    if kind == "three plus minus one":
+        return 3 + torch.tensor([1.0, -1.0]).repeat(point.hidden // 2).expand(shape)
+    offset = float(kind.split()[1]) if kind.startswith("offset") else 0.0
+    return torch.randn(shape, dtype=torch.float64) + offset
+
+
+def run_case(module: Any, point: Point, kind: str, variant: dict[str, int]) -> str | None:
+    """Run one variant on one point; what is wrong with its output, or None."""
+    import torch
+
+    torch.manual_seed(point.hidden)
+    dtype, param = ops.torch_dtype(point.dtype), ops.torch_dtype(point.param_dtype)
+    stride = point.row_stride
+    buffers = [torch.full((point.rows * stride + 2 * GUARD,), torch.nan, dtype=dtype) for _ in "xy"]
+    x, y = (b[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] for b in buffers)
+    x.copy_(values(point, kind))
+    tensors = {
+        "x": x,
+        "gamma": torch.randn(point.hidden).to(param) if ops.has_gamma(point) and kind == "random" else None,
+        "beta": torch.randn(point.hidden).to(param) if ops.has_beta(point) and kind == "random" else None,
+    }
+    exact = ops.reference(point, tensors)
+    stats = {name: torch.full((point.rows,), torch.nan) for name in ("mean", "rstd") if name in exact}
+    saved = {name: stats.get(name) if ops.saves_stats(point) else None for name in ("mean", "rstd")}
+    semantics = point.semantics
+    module.launch(
+        SimpleNamespace(
+            **tensors,
+            **saved,
+            y=y,
+            rows=point.rows,
+            hidden=point.hidden,
+            x_stride=stride,
+            y_stride=stride,
+            eps=semantics.eps,
+            op=point.op,
+        ),
+        **variant,
+    )
+    used = (y.double() - exact["y"]).abs() / ops.tolerance(point, tensors, exact)
+    if not bool((used <= 1).all()):
+        return f"uses {float(used.max()):.3g} of the tolerance"
+    outside = buffers[1].clone()
+    outside[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] = torch.nan
+    if not bool(outside.isnan().all()):
+        return "writes outside its rows"
+    for name, tensor in saved.items():
+        if tensor is not None and not torch.allclose(tensor.double(), exact[name], rtol=1e-5, atol=1e-6):
+            return f"saves a wrong {name}"
+    return None
+
+
+def main() -> None:
+    """In the interpreter's process: print what is wrong, by kernel, point and variant, as JSON."""
+    from normbench.contenders import load_module
+
+    wrong = []
+    for stem in filter(interpretable, STEMS):
+        kernel = kernelfile.load(ROOT / "kernels" / "triton" / f"{stem}.py")
+        module = load_module(kernel.path)
+        for point, kind in cases():
+            names = kernelfile.launch_names(point, 90, 132, kernelfile.pitch_alignment(point))
+            variants = kernel.variants([256], names)
+            where = [stem, point.op, point.dtype, point.hidden, kind, str(point.semantics)]
+            # the interpreter has no warps: variants that differ in them are one
+            for variant in {v.get("chunk"): v for v in variants[:4]}.values():
+                problem = run_case(module, point, kind, variant)
+                if problem:
+                    wrong.append([*where, variant, problem])
+            if not variants:
+                wrong.append([*where, {}, "no variant serves it"])
+    print(json.dumps(wrong))
+
+
+@pytest.fixture(scope="module")
+def wrong() -> list[list[Any]]:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[list[Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stem", STEMS)
+def test_odd_sizes_padding_offsets_and_strides_agree_with_float64(stem: str, wrong: list[list[Any]]) -> None:
+    if not interpretable(stem):
+        pytest.skip("the interpreter of Triton before 3.7 cannot loop under NumPy 2.4")
+    assert [entry for entry in wrong if entry[0] == stem] == []
+
+
+def test_triton_row_refuses_rows_that_no_block_holds() -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "triton" / "triton_row.py")
+    point = Point("rmsnorm", "bf16", 8, 65537)
+    reason = kernel.refusal(kernelfile.launch_names(point, 90, 132, 2))
+    assert reason is not None
+    assert "65536" in reason
+
+
+@pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.parametrize("hidden", [1, 31, 2048, 2049, 65536])
+def test_every_served_row_has_a_variant(stem: str, hidden: int) -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "triton" / f"{stem}.py")
+    point = Point("layernorm", "bf16", 8, hidden)
+    assert kernel.variants([256], kernelfile.launch_names(point, 90, 132, 2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""A checkout of its own for each workflow test, and Snakemake run in it on a GPU that does not exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("Snakefile", "workflow", "kernels", "config", "envs", "pyproject.toml")
+TARGET = "faked-gpu-a-8842ec"
+OTHER = "faked-gpu-b-73c36e"
+# two points an op, one kernel of each language, two baselines: everything there is, as small as it gets
+TINY = """\
+ops: [layernorm, rmsnorm]
+dtypes: [fp32]
+regimes: [stream]
+elements: 4096
+hidden: [32, 64]
+block: [64, 128]
+kernels: [naive, triton_row]
+baselines: [copy, torch_eager]
+race_ms: 5.0
+"""
+
+
+class Checkout:
+    """One folder with everything of the project but its archive and its results."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def make(cls, folder: Path) -> Checkout:
+        folder.mkdir(parents=True)
+        ignore = shutil.ignore_patterns("__pycache__", ".*_cache")
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=ignore)
+            elif source.exists():
+                shutil.copy2(source, folder / part)
+        (folder / "tiny.yaml").write_text(TINY)
+        (folder / "fake_a.json").write_text((ROOT / "tests" / "fake_gpu.json").read_text())
+        other = json.loads((folder / "fake_a.json").read_text())
+        other |= {"uuid": "GPU-00000000-0000-4000-8000-00000000000b", "gpu_name": "Faked GPU B", "driver": "fake-2"}
+        (folder / "fake_b.json").write_text(json.dumps(other))
+        return cls(folder)
+
+    def copy(self, folder: Path) -> Checkout:
+        """The same with every time stamp and Snakemake's own records."""
+        shutil.copytree(self.folder, folder)
+        return Checkout(folder)
+
+    def path(self, *parts: str) -> Path:
+        return self.folder.joinpath(*parts)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "snakemake", "--show-failed-logs", *arguments]
+
+    def environment(self, gpu: str | None) -> dict[str, str]:
+        """``gpu``: ``a`` or ``b``, a file of several, or None for none."""
+        hidden = ("NORMBENCH_FAKE_GPU", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
+        clean = {name: value for name, value in os.environ.items() if name not in hidden}
+        if gpu is None:
+            return clean | {"CUDA_VISIBLE_DEVICES": ""}
+        return clean | {"NORMBENCH_FAKE_GPU": f"fake_{gpu}.json"}
+
+    def snakemake(self, *arguments: str, gpu: str | None = None, cores: int = 2) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake to its end with the tiny study; ``arguments`` as on the command line."""
+        command = self.command("--cores", str(cores), *arguments, "--configfile", "tiny.yaml")
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment(gpu), capture_output=True, text=True, check=False
+        )
+
+    def run(self, *arguments: str, gpu: str | None = None, cores: int = 2) -> str:
+        """The same, expected to succeed; what it printed."""
+        done = self.snakemake(*arguments, gpu=gpu, cores=cores)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def planned(self, *arguments: str, gpu: str | None = None) -> dict[str, int]:
+        """Rules a dry run would run, with the number of their jobs."""
+        return jobs(self.run("--dry-run", *arguments, gpu=gpu))
+
+
+def jobs(output: str) -> dict[str, int]:
+    """Snakemake's table of jobs, without its total; empty when there is nothing to do."""
+    _, _, table = output.partition("Job stats:")
+    rows = re.findall(r"^(\w+) +(\d+)$", table.partition("total")[0], re.MULTILINE)
+    return {rule: int(count) for rule, count in rows}

@@ -1,0 +1,147 @@
+"""Worker side of ``verify``: one contender on every adversarial input of every op and dtype it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from normbench import ops
+from normbench.check import check, expect
+from normbench.contenders import CompileError, Contender, External, load
+from normbench.gpu import DeviceLost, Gpu
+from normbench.inputs import JIT_CASES, Case, every
+from normbench.kernelfile import Variant
+from normbench.points import canonical_json, short_hash
+from normbench.supervise import utc_now
+from normbench.tensors import Guarded, Tensors, guarded, integers
+from normbench.trial import Failure, columns, failure_of, identity
+from normbench.worker import Session
+
+JIT = ("torch_compile", "quack", "liger", "flashinfer")  # compile per shape: they get JIT_CASES only
+
+
+def run(session: Session) -> None:
+    """All cases of the task's contender that are not known yet."""
+    task = session.task
+    contender = load(task["spec"], Path(task["build"]) if task.get("build") else None)
+    for case in _cases(task, contender):
+        unit = f"{case.point.key} {case.name}"
+        if unit not in task["done"]:
+            Attempt(session, contender, case, unit).run()
+            session.channel.tick(f"{case.point.op} {case.point.dtype} {case.name}")
+
+
+def _cases(task: dict[str, Any], contender: Contender) -> Iterator[Case]:
+    for op in task["ops"]:
+        for dtype in task["dtypes"]:
+            for case in every(op, dtype):
+                if contender.stem not in JIT or case.name in JIT_CASES:
+                    yield case
+
+
+class Attempt:
+    """One contender on one input; up to three variants (first, middle, last of the sweep), the worst one told."""
+
+    def __init__(self, session: Session, contender: Contender, case: Case, unit: str) -> None:
+        self.task, self.gpu, self.channel = session.task, session.gpu, session.channel
+        self.contender, self.case, self.unit = contender, case, unit
+
+    def run(self) -> None:
+        row = identity(self.case.point, self.contender, None, self.task) | {"case": self.case.name}
+        self.channel.begin((self.unit, row))
+        try:
+            row |= self._judged()
+        except Failure as failure:
+            row |= failure.row()
+        except CompileError as error:
+            row |= {"status": "compile_error", "reason": str(error)}
+        except DeviceLost as error:
+            self.channel.finish((self.unit, "final", row | {"status": "launch_error", "reason": str(error)}))
+            raise
+        self.channel.finish((self.unit, "final", row | {"measured_at": utc_now()}))
+
+    def _judged(self) -> dict[str, Any]:
+        point = self.case.point
+        reason = self.contender.refusal(point, self.gpu)
+        if reason:
+            raise Failure("skipped", reason, {})
+        tensors = place(self.case, self.gpu)
+        found = [self._variant(tensors, variant) for variant in _some(self._variants(tensors))]
+        if not found:
+            raise Failure("skipped", "no variant of the sweep suits this input", {})
+        return max(found, key=lambda row: (row["status"] != "ok", row["tolerance_used"] or 0.0))
+
+    def _variants(self, tensors: Tensors) -> list[Variant]:
+        if isinstance(self.contender, External):
+            return [{}]
+        return self.contender.variants_for(tensors, self.gpu, self.task["study"]["block"])  # type: ignore[attr-defined]
+
+    def _variant(self, tensors: Tensors, variant: Variant) -> dict[str, Any]:
+        from normbench.contenders import Unsupported
+
+        try:
+            launch = self.contender.bind(tensors, variant, self.gpu)
+            before = tensors.fingerprint()
+            tensors.poison()
+            outputs = launch()
+            self.gpu.synchronize()
+            first = {name: tensor.clone() for name, tensor in outputs.items()}
+            expected = expect(self.case.point, tensors.inputs, with_torch=True)
+            verdict = check(expected, first)
+            tensors.poison()
+            again = launch()
+            self.gpu.synchronize()
+        except Unsupported as error:
+            raise Failure("skipped", str(error), {}) from error
+        except Exception as error:
+            raise failure_of(error, self.gpu) from error
+        same = all(bool((integers(first[name]) == integers(again[name].contiguous())).all()) for name in first)
+        row = columns(verdict) | {"failing_elements": verdict.failing_elements, "deterministic": same}
+        row |= {"status": verdict.status, "reason": verdict.reason, "variant": canonical_json(variant)}
+        if any(not item.guards_intact() for item in tensors.guarded.values()):
+            row |= {"status": "wrong", "reason": "wrote outside its output"}
+        if tensors.fingerprint() != before:
+            row |= {"status": "wrong", "reason": "wrote to its inputs"}
+        return row
+
+
+def _some(variants: list[Variant]) -> list[Variant]:
+    indices = sorted({0, len(variants) // 2, len(variants) - 1}) if variants else []
+    return [variants[index] for index in indices]
+
+
+def place(case: Case, gpu: Gpu) -> Tensors:
+    """Tensors of a case: values rounded once to their dtype, bases shifted where the case says."""
+    torch = gpu.torch
+    point = case.point
+    generator = torch.Generator().manual_seed(int(short_hash(case.name, 6), 16))
+    shape = (point.rows, point.hidden)
+    x = guarded(shape, ops.torch_dtype(point.dtype), gpu.device, point.row_stride, case.shift.get("x", 0)).view
+    x.copy_(case.x(torch, shape, generator).to(ops.torch_dtype(point.dtype)))
+    inputs: dict[str, Any] = {"x": x, "gamma": None, "beta": None}
+    param = ops.torch_dtype(point.param_dtype)
+    for name, present, centre in (("gamma", ops.has_gamma(point), 1.0), ("beta", ops.has_beta(point), 0.0)):
+        if not present:
+            continue
+        inputs[name] = guarded((point.hidden,), param, gpu.device, shift=case.shift.get(name, 0)).view
+        recipe = case.gamma if name == "gamma" and case.gamma else None
+        if recipe is not None:
+            values = recipe(torch, (1, point.hidden), generator)[0]
+        elif case.plain:
+            values = torch.randn(point.hidden, dtype=torch.float64, generator=generator) * 0.5 + centre
+        else:
+            values = torch.full((point.hidden,), centre, dtype=torch.float64)
+        inputs[name].copy_(values.to(param))
+    return Tensors(point, inputs, _outputs(case, gpu))
+
+
+def _outputs(case: Case, gpu: Gpu) -> dict[str, Guarded]:
+    point = case.point
+    shape = (point.rows, point.hidden)
+    made = {"y": guarded(shape, ops.torch_dtype(point.dtype), gpu.device, shift=case.shift.get("y", 0))}
+    if ops.saves_stats(point):
+        for name in ops.OPS[point.op].outputs:
+            if name in ("mean", "rstd"):
+                made[name] = guarded((point.rows,), gpu.torch.float32, gpu.device)
+    return made

@@ -1,0 +1,120 @@
+"""Verb ``bench``: check and time one contender at one point, by hand (worker side: benching.py)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from normbench import config, device, harness, kernelfile, ops, schema, sources
+from normbench.cli import UserError
+from normbench.journal import Journal
+from normbench.points import Point, Semantics
+from normbench.supervise import Supervisor
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("contender", help="kernel file, baseline file or module:function")
+    parser.add_argument("--op", choices=sorted(ops.OPS), required=True)
+    parser.add_argument("--dtype", choices=schema.DTYPES, default="bf16")
+    parser.add_argument("--rows", type=int, help="default: 2^27 elements in all")
+    parser.add_argument("--hidden", type=int, required=True)
+    parser.add_argument("--regime", choices=schema.REGIMES, default="stream")
+    parser.add_argument("--semantics", default="default", help="JSON, e.g. '{\"eps\":1e-6}'")
+    parser.add_argument("--block", type=int, nargs="*", help="block sizes to try (default: the study's)")
+    parser.add_argument("--variant", type=json.loads, help="JSON of axes: time this variant only")
+    parser.add_argument("--device", help="device id, where there are several GPUs")
+
+
+def main(args: argparse.Namespace) -> int:
+    study = config.load({"block": args.block} if args.block else {})
+    rows = args.rows or max(1, study.elements // args.hidden)
+    point = Point(args.op, args.dtype, rows, args.hidden, args.regime, Semantics.parse(args.semantics))
+    gpu = local_gpu(args.device)
+    with tempfile.TemporaryDirectory() as folder:
+        build = built(args.contender, gpu, study.block, Path(folder))
+        task = {
+            "verb": "bench",
+            "uuid": gpu.uuid,
+            "device": gpu.device,
+            "sources": sources.sources(),
+            "study": {"block": study.block, "tune_samples": study.tune_samples, "race_ms": study.race_ms},
+            "environment": harness.environment(gpu.device),
+            "spec": args.contender,
+            "build": str(build) if build else None,
+            "variant": args.variant,
+            "points": [point.identity()],
+        }
+        done = Supervisor(task, Journal(None, ""), study.timeout_s, lambda _: None).run()
+    return report(point, [entry["row"] for unit, entry in done.items() if unit.startswith("race ")], done)
+
+
+def local_gpu(wanted: str | None) -> device.Gpu:
+    """The GPU asked for, or the first one.
+
+    Raises:
+        UserError: there is none.
+    """
+    if wanted:
+        return device.find(wanted)
+    gpus = device.local_gpus()
+    if not gpus:
+        raise UserError("no GPU here; `normbench doctor` says what is missing")
+    return gpus[0]
+
+
+def built(spec: str, gpu: device.Gpu, blocks: list[int], folder: Path) -> Path | None:
+    """Compile a CUDA contender for this GPU into ``folder``; None for the others.
+
+    Raises:
+        UserError: it does not compile; the first useful line of the log.
+    """
+    if not spec.endswith(".cu"):
+        return None
+    from normbench import compile as compiler
+
+    kernel = kernelfile.load(spec)
+    out = folder / kernel.stem
+    compiler.compile_kernel(kernel, int(str(gpu.arch or "sm_90").removeprefix("sm_")), blocks, out)
+    path = out.with_suffix(".json")
+    error = json.loads(path.read_text()).get("error")
+    if error:
+        raise UserError(f"{spec}: {error}")
+    return path
+
+
+def report(point: Point, rows: list[dict[str, Any]], done: dict[str, Any]) -> int:
+    """Print the race as a table; 1 where the contender has no time."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{point.op} {point.dtype} {point.rows} x {point.hidden} ({point.regime})")
+    for name in ("contender", "variant", "check", "us", "GB/s", "% of ceiling", "verdict"):
+        table.add_column(name)
+    for row in rows or [entry["row"] for entry in done.values()][:1]:
+        table.add_row(*_cells(row))
+    Console().print(table)
+    first = rows[0] if rows else {}
+    if first.get("status") != "ok":
+        print(first.get("reason") or "no variant could be timed", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    time, moved, ceiling = row.get("time_us_p50"), row.get("bytes"), row.get("ceiling_gbps")
+    gbps = moved / time / 1e3 if time and moved else None
+    ulps = row.get("err_ulp_max")
+    check = "ok" if row["status"] == "ok" else f"{row['status']}: {row.get('reason')}"
+    return [
+        str(row["contender"]),
+        str(row.get("variant") or ""),
+        check + (f" ({ulps:.2f} ulp)" if ulps is not None else ""),
+        f"{time:.2f}" if time else "",
+        f"{gbps:.0f}" if gbps else "",
+        f"{100 * gbps / ceiling:.1f}" if gbps and ceiling else "",
+        str(row.get("verdict") or ""),
+    ]

@@ -1,0 +1,65 @@
+"""The tables inside a page, as data links, as far as they fit."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import polars as pl
+import polars.selectors as cs
+
+from normbench import document, metrics
+from normbench.measured import Measured
+
+CSV_DIGITS = 7  # significant
+
+
+@dataclass(frozen=True)
+class Download:
+    """A table inside the page, as a data link."""
+
+    name: str
+    link: str
+    rows: int
+
+    @property
+    def bytes(self) -> int:
+        return len(self.link)
+
+
+def of(one: Measured) -> Iterator[Download]:
+    """The most asked-for first: the tables as stored, then as text with the derived columns."""
+    stored = {name: frame for name, frame in one.stored.items() if not frame.is_empty()}
+    for name, frame in stored.items():
+        yield _download(f"{one.device}-{name}.parquet", frame, _parquet, "application/vnd.apache.parquet")
+    for name, frame in stored.items():
+        derived = getattr(one, name).select(cs.by_name(*metrics.METRICS, require_all=False))
+        yield _download(f"{one.device}-{name}.csv", frame.select(~cs.list()).hstack(derived), _csv, "text/csv")
+
+
+def _download(name: str, frame: pl.DataFrame, encode: Callable[[pl.DataFrame], bytes], media_type: str) -> Download:
+    return Download(name, document.data_link(encode(frame), media_type), frame.height)
+
+
+def _parquet(frame: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", compression_level=12, statistics=False)
+    return buffer.getvalue()
+
+
+def _csv(frame: pl.DataFrame) -> bytes:
+    return frame.with_columns(cs.float().round_sig_figs(CSV_DIGITS)).write_csv().encode()
+
+
+def fitting(downloads: Iterable[Download], room: int) -> tuple[list[Download], list[Download]]:
+    """Those that fit into ``room`` bytes in the given order, and those that do not."""
+    taken: list[Download] = []
+    left_out: list[Download] = []
+    for download in downloads:
+        if download.bytes <= room:
+            taken.append(download)
+            room -= download.bytes
+        else:
+            left_out.append(download)
+    return taken, left_out

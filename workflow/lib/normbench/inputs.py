@@ -1,0 +1,146 @@
+"""Adversarial inputs of ``verify``: each the smallest that shows a fault met in public, or a corner of the contract.
+
+A case is a point and a recipe for its tensors. The names K1, K2, ... are those of the list of public faults in
+kernels/README.md; the others say what they do. Expected values come from ops.reference, never from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from normbench.points import Point, Semantics
+
+if TYPE_CHECKING:
+    import torch
+
+Recipe = Callable[[Any, tuple[int, int], Any], "torch.Tensor"]  # (torch, shape, generator) -> float64 values
+
+HIDDEN = (1, 2, 3, 31, 33, 64, 128, 512, 768, 1023, 1024, 1025, 1500, 2049, 16384, 32768, 50257)
+JIT_CASES = frozenset(("K1.1", "K1.offset_1e6", "K2.33333.3", "K5.12", "K12.x", "K17.1e-12", "K23.last", "hidden_1023"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input. shift: elements by which a tensor's base is moved off its alignment. plain: random gamma and beta."""
+
+    name: str
+    point: Point
+    x: Recipe
+    plain: bool = True
+    gamma: Recipe | None = None
+    shift: dict[str, int] = field(default_factory=dict)
+
+
+def every(op: str, dtype: str) -> Iterator[Case]:
+    """All cases of one op and dtype."""
+    make = _Maker(op, dtype)
+    yield from _public(make)
+    yield from _statistics(make)
+    yield from _shapes(make)
+    yield from _special_values(make)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    op: str
+    dtype: str
+
+    def __call__(self, name: str, rows: int, hidden: int, x: Recipe, plain: bool = True, **more: Any) -> Case:
+        semantics = Semantics(**more.pop("semantics", {}))
+        return Case(name, Point(self.op, self.dtype, rows, hidden, "stream", semantics), x, plain, **more)
+
+
+def _rows(*values: float) -> Recipe:
+    """Every row holds exactly these values."""
+    return lambda torch, shape, _: torch.tensor(values, dtype=torch.float64).expand(shape)
+
+
+def _constant(value: float) -> Recipe:
+    return lambda torch, shape, _: torch.full(shape, value, dtype=torch.float64)
+
+
+def normal(offset: float = 0.0, scale: float = 1.0) -> Recipe:
+    """N(offset, scale)."""
+    return lambda torch, shape, generator: (
+        torch.randn(shape, dtype=torch.float64, generator=generator) * scale + offset
+    )
+
+
+def _alternating(middle: float, swing: float) -> Recipe:
+    def recipe(torch: Any, shape: tuple[int, int], _: Any) -> torch.Tensor:
+        sign = 1.0 - 2.0 * (torch.arange(shape[1], dtype=torch.float64) % 2)
+        return (middle + swing * sign).expand(shape)
+
+    return recipe
+
+
+def _with(value: float, row: int, column: int) -> Recipe:
+    """N(0, 1) with one element replaced."""
+
+    def recipe(torch: Any, shape: tuple[int, int], generator: Any) -> torch.Tensor:
+        x = torch.randn(shape, dtype=torch.float64, generator=generator)
+        x[row, column] = value
+        return x
+
+    return recipe
+
+
+def _public(make: _Maker) -> Iterator[Case]:
+    swing = (-1.6, -0.3, 0.4, 1.5)
+    yield make("K1.1", 3, 4, _rows(*(2000 + value for value in swing)), plain=False)
+    yield make("K1.2", 3, 4, _rows(*(20000 + value for value in swing)), plain=False)
+    yield make("K1.3", 3, 4, _rows(40000, 40001, 40002, 40003), plain=False)
+    for exponent in (2, 4, 6):
+        if not (make.dtype == "fp16" and exponent == 6):
+            yield make(f"K1.offset_1e{exponent}", 16, 1023, normal(10.0**exponent))
+    for value, hidden in ((1234.0, 256), (1234.5, 1023), (33333.3, 4096), (0.1, 1023)):
+        yield make(f"K2.{value:g}", 4, hidden, _constant(value), plain=False)
+    if make.dtype != "fp16":
+        yield make("K4", 2, 4, _alternating(0.0, 1e30), plain=False)
+    yield make("K5.12", 2, 3, _rows(10, 11, 12), plain=False)
+    yield make("K5.17", 2, 17, _rows(*range(1, 18)), plain=False)
+    yield make("K5.1536", 2, 1536, _alternating(3.0, 1.0), plain=False)
+    yield make("K12.x", 4, 1024, normal(), shift={"x": 1})
+    yield make("K12.gamma", 4, 1024, normal(), shift={"gamma": 1})
+    yield make("K12.y", 4, 1024, normal(), shift={"y": 1})
+    yield make("K13", 0, 64, normal())
+    if make.dtype != "fp32":
+        big = _rows(1, 6e4, 6e4, 1)
+        yield make("K15", 2, 4, _rows(1, 2, 3, 4), gamma=big, semantics={"param_dtype": "fp32"})
+        yield make("K15.mixed", 8, 1023, normal(), semantics={"param_dtype": "fp32"})
+    for eps in (1e-12, 1e-8, 1e-5):
+        yield make(f"K17.{eps:g}", 4, 64, _constant(0.0), semantics={"eps": eps})
+    yield make("K23.last", 4, 1023, _with(float("nan"), 1, 1022))
+
+
+def _statistics(make: _Maker) -> Iterator[Case]:
+    for exponent in range(7):
+        if not (make.dtype == "fp16" and exponent > 4):
+            yield make(f"ratio_1e{exponent}", 8, 2048, normal(10.0**exponent))
+    yield make("tiny", 8, 1024, normal(scale=1e-4))
+    yield make("near_constant", 8, 1024, normal(offset=1.0, scale=1e-3))
+    yield make("eps_1e-3", 8, 768, normal(), semantics={"eps": 1e-3})
+    yield make("stats", 8, 1000, normal(1.0), semantics={"stats": True})
+
+
+def _shapes(make: _Maker) -> Iterator[Case]:
+    for hidden in HIDDEN:
+        yield make(f"hidden_{hidden}", 5 if hidden > 4096 else 37, hidden, normal())
+    for rows in (1, 65535, 65536, 65537):
+        yield make(f"rows_{rows}", rows, 64, normal())
+    yield make("stride", 16, 1000, normal(), semantics={"row_stride": 1536})
+    yield make("stride_odd", 16, 1000, normal(), semantics={"row_stride": 1001})
+    yield make("no_gamma", 16, 1000, normal(), semantics={"gamma": False})
+    yield make("no_beta", 16, 1000, normal(), semantics={"beta": False})
+    yield make("no_affine", 16, 1024, normal(), semantics={"gamma": False, "beta": False})
+
+
+def _special_values(make: _Maker) -> Iterator[Case]:
+    yield make("nan_first", 4, 1024, _with(float("nan"), 0, 0))
+    yield make("inf_middle", 4, 1024, _with(float("inf"), 2, 512))
+    yield make("minus_inf_last", 4, 1023, _with(float("-inf"), 3, 1022))
+    yield make("denormals", 4, 1024, normal(scale=1e-40 if make.dtype != "fp16" else 1e-6))
+    if make.dtype == "fp16":
+        yield make("near_65504", 4, 1024, _alternating(0.0, 65504.0), plain=False)
