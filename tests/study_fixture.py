@@ -19,7 +19,14 @@ from normbench.publish import ARCHS
 
 DEVICE = "invented-gpu-a00001"
 RUN = "20200102T030405-abcdef0"
-CONTENDERS = {"naive": "cuda", "cta_row": "cuda", "cta_row__twin": "cuda", "triton_row": "triton", "copy": "torch"}
+CONTENDERS = {
+    "naive": "cuda",
+    "cta_row": "cuda",
+    "cta_row__twin": "cuda",
+    "triton_row": "triton",
+    "torch_eager": "torch",
+    "copy": "torch",
+}
 CLOCK_MHZ = 1500.0
 CEILING_GBPS = 1000.0
 
@@ -33,6 +40,7 @@ class Study:
     run: str = RUN
     model: str = "invented-gpu"
     ops: tuple[str, ...] = ("layernorm", "rmsnorm")
+    dtype: str = "fp32"
     hidden: tuple[int, ...] = (64, 128)
     measured_at: str = "2020-01-02T03:04:05Z"
     sources: str = "abcdef0"
@@ -45,7 +53,7 @@ class Study:
 
     @property
     def points(self) -> list[Point]:
-        return [Point(op, "fp32", 4096 // hidden, hidden) for op in self.ops for hidden in self.hidden]
+        return [Point(op, self.dtype, 4096 // hidden, hidden) for op in self.ops for hidden in self.hidden]
 
     def machine(self) -> dict[str, Any]:
         return {"device": self.device, "gpu_name": "Invented GPU", "model": self.model, "fake": self.fake}
@@ -81,8 +89,8 @@ class Study:
         return _frame("checks", rows)
 
     def resources(self, stem: str, arch: str) -> pl.DataFrame:
-        row = {"contender": stem, "lang": CONTENDERS[stem], "arch": arch, "op": "rmsnorm", "dtype": "fp32"}
-        more = {"param_dtype": "fp32", "variant": "{}", "launch": 0, "status": "ok", "registers": 32}
+        row = {"contender": stem, "lang": CONTENDERS[stem], "arch": arch, "op": "rmsnorm", "dtype": self.dtype}
+        more = {"param_dtype": self.dtype, "variant": "{}", "launch": 0, "status": "ok", "registers": 32}
         return _frame("resources", [row | more])
 
     def write_local(self, results: Path) -> Path:

@@ -178,7 +178,7 @@ def test_tables_of_several_versions_make_one_table_in_every_order(tmp_path: Path
         for order in itertools.permutations(paths)
     ]
 
-    assert joined[0].height == 3 * 5
+    assert joined[0].height == 3 * 6
     assert joined[0].schema["time_us_p50"] == pl.Float64
     assert all(frame.equals(joined[0]) for frame in joined)
 

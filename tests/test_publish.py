@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from normbench import archive, publish
+from normbench import archive, publish, schema
 from normbench.publish import PublishError
 from study_fixture import Study
 
@@ -122,11 +122,21 @@ def test_of_two_finished_studies_one_must_be_named(tmp_path: Path) -> None:
     assert publish.finished(tmp_path / "results", "invented-gpu-b00002").name == "invented-gpu-b00002"
 
 
+def test_the_pictures_of_the_readme_lie_beside_the_data(tmp_path: Path) -> None:
+    folder = publish.publish(local(tmp_path, Study(dtype="bf16")), tmp_path / "data")
+
+    assert sorted(path.name for path in folder.glob("*.svg")) == [
+        "bandwidth-layernorm-bf16.svg",
+        "bandwidth-rmsnorm-bf16.svg",
+        "speedup-layernorm-bf16.svg",
+        "speedup-rmsnorm-bf16.svg",
+    ]
+    assert (folder / "bandwidth-rmsnorm-bf16.svg").read_text().startswith("<svg")
+
+
 def test_checks_are_published_where_there_are_some(tmp_path: Path) -> None:
     study = Study()
     folder = study.write_local(tmp_path / "results")
-    from normbench import schema
-
     schema.write(study.checks("naive"), schema.CHECKS, folder / "checks" / "naive.parquet")
     run = archive.read_local(folder, tmp_path / "results" / "build")
 

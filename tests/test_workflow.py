@@ -9,6 +9,8 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,9 +151,8 @@ def test_snakemakes_own_linter_has_nothing_to_say(fresh: Checkout, gpu: str | No
 
 
 def test_the_rules_are_formatted() -> None:
-    found = subprocess.run(
-        ["snakefmt", "--check", "Snakefile", "workflow/rules"], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "snakefmt.snakefmt", "--check", "Snakefile", "workflow/rules"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert found.returncode == 0, found.stderr
 
@@ -159,6 +160,7 @@ def test_the_rules_are_formatted() -> None:
 # a whole study
 
 
+@pytest.mark.slow
 def test_a_study_ends_in_a_page_and_a_second_run_does_nothing(studied: Checkout) -> None:
     assert studied.path("reports", f"{TARGET}.html").stat().st_size > 500_000
     assert TARGET in studied.path("reports", "index.html").read_text()
@@ -181,6 +183,7 @@ def test_everything_is_compiled_before_anything_is_timed(studied: Checkout) -> N
     assert started.index("warm") < started.index("measure")
 
 
+@pytest.mark.slow
 def test_the_same_command_on_another_gpu_leaves_the_first_alone(study: Checkout) -> None:
     """P1: snakemake#4134. Another UUID and driver; then the config is touched."""
     before = digests(study.path("results", TARGET))
@@ -294,6 +297,7 @@ def test_epsilon_compiles_nothing_and_measures_everything(study: Checkout) -> No
     assert planned == {"sweep": 1, "ceilings": 1, "warm": 1, "measure": 2, "showdown": 2, **AFTER_MEASURING}
 
 
+@pytest.mark.slow
 def test_another_hidden_size_measures_that_size_only(study: Checkout) -> None:
     """P3: jobs run again, but the journal hands out what is known."""
     before = measured_at(study)
@@ -305,6 +309,7 @@ def test_another_hidden_size_measures_that_size_only(study: Checkout) -> None:
     assert len(after) == len(before) * 3 // 2
 
 
+@pytest.mark.slow
 def test_a_killed_measurement_continues_where_it_was(study: Checkout) -> None:
     """P5: SIGKILL after 3 cases; no final path; the rerun launches only what is missing."""
     append(study.path("kernels", "forward", "naive.cu"), "// another constant")
@@ -375,7 +380,7 @@ def test_a_measurement_takes_all_cores_and_runs_alone(studied: Checkout) -> None
 def test_two_checkouts_never_measure_one_gpu_at_once(study: Checkout) -> None:
     """P9: the second waits for the lock of the GPU, and says so."""
     uuid = json.loads(study.path("fake_a.json").read_text())["uuid"]
-    lock = FileLock(Path("/tmp", f"normbench-{short_hash(uuid, 12)}.lock"))
+    lock = FileLock(Path(tempfile.gettempdir(), f"normbench-{short_hash(uuid, 12)}.lock"))
     table = study.path("results", TARGET, "showdown", "rmsnorm.parquet")
     table.unlink()
     log = study.path("results", "logs", "showdown", TARGET, "rmsnorm.log")

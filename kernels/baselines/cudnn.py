@@ -1,4 +1,4 @@
-"""cuDNN's norms through its frontend: one graph per point, inference phase, fp32 gamma and beta."""
+"""cuDNN's norms through its frontend: one graph per point, inference phase, gamma and beta as they are given."""
 
 import cudnn
 import torch
@@ -6,11 +6,6 @@ from normbench.contenders import Unsupported
 
 LANG = "library"
 DISTRIBUTION = "nvidia-cudnn-frontend"
-TYPES = {
-    torch.float32: cudnn.data_type.FLOAT,
-    torch.float16: cudnn.data_type.HALF,
-    torch.bfloat16: cudnn.data_type.BFLOAT16,
-}
 
 
 def prepare(t):
@@ -23,35 +18,31 @@ def prepare(t):
         raise Unsupported("cuDNN is raced with gamma (and beta for layernorm), without saved statistics")
     handle = cudnn.create_handle()
     graph = cudnn.pygraph(
-        io_data_type=TYPES[t.x.dtype],
-        intermediate_data_type=cudnn.data_type.FLOAT,
-        compute_data_type=cudnn.data_type.FLOAT,
-        handle=handle,
+        intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT, handle=handle
     )
-    columns = {"dim": (1, t.hidden, 1, 1), "stride": (t.hidden, 1, t.hidden, t.hidden)}
-    x = graph.tensor(name="x", dim=(t.rows, t.hidden, 1, 1), stride=(t.x_stride, 1, t.hidden, t.hidden))
-    gamma = graph.tensor(name="gamma", data_type=cudnn.data_type.FLOAT, **columns)
-    one = {"dim": (1, 1, 1, 1), "stride": (1, 1, 1, 1)}
-    eps = graph.tensor(name="eps", data_type=cudnn.data_type.FLOAT, is_pass_by_value=True, **one)
-    phase = cudnn.norm_forward_phase.INFERENCE
-    pack = {x: t.x, gamma: t.gamma.float(), eps: torch.full((1, 1, 1, 1), t.eps)}
+    # cuDNN takes rows as images of one pixel and hidden channels
+    values = {
+        "input": t.x.as_strided((t.rows, t.hidden, 1, 1), (t.x_stride, 1, 1, 1)),
+        "scale": t.gamma.view(1, t.hidden, 1, 1),
+        "epsilon": torch.full((1, 1, 1, 1), t.eps),
+    }
     if t.op == "layernorm":
-        beta = graph.tensor(name="beta", data_type=cudnn.data_type.FLOAT, **columns)
-        pack[beta] = t.beta.float()
-        y, *_ = graph.layernorm(norm_forward_phase=phase, input=x, scale=gamma, bias=beta, epsilon=eps)
-    else:
-        y, *_ = graph.rmsnorm(norm_forward_phase=phase, input=x, scale=gamma, epsilon=eps)
-    y.set_output(True).set_data_type(TYPES[t.x.dtype])
+        values["bias"] = t.beta.view(1, t.hidden, 1, 1)
+    tensors = {name: graph.tensor_like(value) for name, value in values.items()}
+    norm = graph.layernorm if t.op == "layernorm" else graph.rmsnorm
+    y, *_ = norm(norm_forward_phase=cudnn.norm_forward_phase.INFERENCE, **tensors)
+    y.set_output(True).set_data_type(t.x.dtype)
     try:
         graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
     except cudnn.cudnnGraphNotSupportedError as error:
         raise Unsupported(f"cuDNN has no engine for this point ({str(error).splitlines()[0][:150]})") from error
+    pack = {tensors[name]: value for name, value in values.items()}
     workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device=t.x.device)
 
     def run():
-        out = torch.empty(t.rows, t.hidden, dtype=t.x.dtype, device=t.x.device)
+        out = torch.empty((t.rows, t.hidden, 1, 1), dtype=t.x.dtype, device=t.x.device)
         cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
         graph.execute({**pack, y: out}, workspace, handle=handle)
-        return {"y": out}
+        return {"y": out.view(t.rows, t.hidden)}
 
     return run

@@ -4,7 +4,7 @@ from liger_kernel.ops.layer_norm import LigerLayerNormFunction
 from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 from normbench.contenders import Unsupported
 
-LANG = "triton"
+LANG = "library"
 DISTRIBUTION = "liger-kernel"
 
 

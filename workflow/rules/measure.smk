@@ -107,6 +107,7 @@ rule showdown:
         builds=race_builds,
         cases=race_cases,
         baselines=PLAN.paths(PLAN.baselines),
+        guests=PLAN.guest_files,
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
         ceilings="results/{target}/ceilings.parquet",

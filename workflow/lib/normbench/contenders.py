@@ -284,7 +284,7 @@ def _triton_resources(compiled: Any) -> dict[str, int]:
 class External:
     """A baseline file (kernels/baselines/<stem>.py) or ``module:function`` from outside: ``prepare(t) -> launch``.
 
-    A baseline module names ``LANG`` (torch, triton or library), ``DISTRIBUTION`` (for the version) and raises
+    A baseline module names ``LANG`` (torch or library), ``DISTRIBUTION`` (for the version) and raises
     Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm.
     """
 

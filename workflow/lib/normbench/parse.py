@@ -61,6 +61,12 @@ class Plan:
         return [pattern for pattern in self.study.kernels if ":" in pattern]
 
     @property
+    def guest_files(self) -> list[str]:
+        """Sources of the guests that lie in the working folder; installed ones are not followed."""
+        files = (Path(*guest.partition(":")[0].split(".")).with_suffix(".py") for guest in self.guests)
+        return [str(path) for path in files if path.is_file()]
+
+    @property
     def triton(self) -> list[str]:
         return [stem for stem in self.measured if self.kernels[stem].lang == "triton"]
 

@@ -16,6 +16,8 @@ from normbench.archive import Run
 from normbench.cli import UserError
 
 MOST_BYTES = 2 << 20
+PICTURES = ("bandwidth", "speedup")  # charts the README shows, per op, in PICTURED
+PICTURED = "bf16"
 ARCHS = frozenset(f"sm_{number}" for number in (75, 80, 86, 89, 90, 100, 120))
 
 
@@ -69,6 +71,19 @@ def _write(run: Run, folder: Path) -> None:
     for name, frame in run.tables.items():
         if name != "checks" or not frame.is_empty():
             schema.write(frame, schema.TABLES[name], folder / f"{name}.parquet")
+    _draw(run, folder)
+
+
+def _draw(run: Run, folder: Path) -> None:
+    """The README's pictures beside the data they show: ``bandwidth-rmsnorm-bf16.svg`` and the like."""
+    import vl_convert
+
+    from normbench import measured, pictures
+
+    own = measured.Archive(**run.tables, machines=(run.machine,))
+    for name, spec in pictures.pictures(measured.measured(own, run.device)):
+        if name.startswith(PICTURES) and name.endswith(PICTURED):
+            (folder / f"{name}.svg").write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
 
 
 def _small(folder: Path) -> None:

@@ -140,7 +140,6 @@ def worker_environment(task: dict[str, Any]) -> dict[str, str]:
     environment = dict(os.environ)
     if task.get("uuid") and not os.environ.get("NORMBENCH_FAKE_GPU"):
         environment["CUDA_VISIBLE_DEVICES"] = task["uuid"]
-    environment.setdefault("CUDA_MODULE_LOADING", "EAGER")
     environment["PYTHONPATH"] = os.pathsep.join(
         part for part in (str(Path(__file__).parents[1]), environment.get("PYTHONPATH")) if part
     )
