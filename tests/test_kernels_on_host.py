@@ -42,7 +42,7 @@ SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (1, 4096, 0, {}),
     (1, 8200, 8, {}),
     (1, 40003, 0, {}),  # more than the registers hold
-    (1, 131072, 0, {"stats": True}),
+    (1, 70016, 0, {"stats": True}),
 )
 KINDS = ("normal", "offset", "constant", "large")
 

@@ -186,15 +186,19 @@ def test_everything_is_compiled_before_anything_is_timed(studied: Checkout) -> N
 @pytest.mark.slow
 def test_the_same_command_on_another_gpu_leaves_the_first_alone(study: Checkout) -> None:
     """P1: snakemake#4134. Another UUID and driver; then the config is touched."""
-    before = digests(study.path("results", TARGET))
+    Study().write_archived(study.path("reports", "data"))
+    archived, before = digests(study.path("reports", "data")), digests(study.path("results", TARGET))
 
     study.run("report", gpu="b")
 
     assert digests(study.path("results", TARGET)) == before
+    assert digests(study.path("reports", "data")) == archived
+    assert study.path("reports", f"{Study().device}.html").exists()
     assert study.path("results", OTHER, "study.json").exists()
     index = study.path("reports", "index.html").read_text()
     assert TARGET in index
     assert OTHER in index
+    assert Study().device in index
     assert study.path("reports", f"{OTHER}.html").exists()
     study.path("config", "config.yaml").touch()
     study.path("tiny.yaml").touch()

@@ -41,7 +41,7 @@
 // packed in their own dtype: a 16-bit row of 8192 elements takes 16 registers in 256 threads.
 // Statistics: exact two-pass from registers, so memory is read once. The second pass also adds up what the rounding of
 // the mean left, and the formula takes it away, so a constant row gives exactly beta. RMSNorm needs the squares only.
-// Numerics: fp32; sums in chains of at most 32 a thread, then a tree; eps inside the root; one rounding at the end.
+// Numerics: fp32; sums in chains of at most 64 a thread where registers hold the row, then a tree; eps inside the root; one rounding at the end.
 // Boundaries: the vector form serves rows that begin and end on 16 bytes; the others go element by element, coalesced.
 // A row longer than the registers hold (8 vectors a thread) is right too: its rest is read again for each pass, from L1
 // or L2 mostly.

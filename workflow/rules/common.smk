@@ -27,10 +27,11 @@ except ValueError as error:
 
 # A job calls `normbench <verb>` with the Python that runs Snakemake, or with that of its conda environment.
 # It is a shell function, so that the path of an interpreter is no part of a rule and cannot trigger a job.
+# (Snakemake formats a prefix, and so does Python: hence four braces for one.)
 DEPLOYED = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PYTHON = "python" if DEPLOYED else shlex.quote(sys.executable)
 shell.prefix(
-    f"set -euo pipefail; export PYTHONPATH={shlex.quote(str(LIBRARY))}; "
+    f"set -euo pipefail; export PYTHONPATH={shlex.quote(str(LIBRARY))}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
     f'normbench() {{{{ {PYTHON} -m normbench "$@"; }}}}; '
 )
 

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     measurement = Measurement(args, "ceilings", "ceilings")
     points = [point.identity() for point in measurement.points]
-    done = measurement.run([(measurement.task(points=points), 15)], measurement.context("ceilings", points))
+    done = measurement.run(measurement.task(points=points), 15, measurement.context("ceilings", points))
     for entry in done.values():
         if "value" not in entry["row"]:
             raise UserError(f"ceiling {entry['row']['name']}: {entry['row']['reason']}")

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +64,10 @@ class Measurement:
         versions = sources.versions(self.machine.get("driver"))
         return short_hash(canonical_json([*decides, sources.measuring(), versions, self.gpu.uuid, settings]), 16)
 
-    def run(self, tasks: Sequence[tuple[dict[str, Any], int]], context: str) -> Done:
-        """Supervise one worker a task, (task, expected ticks) each, under the GPU's lock; all finished units."""
-        done: Done = {}
-        total = sum(ticks for _, ticks in tasks)
-        with gpu_lock(self.gpu.uuid), progress(self.name, total) as tick:
-            for task, _ in tasks:
-                supervisor = Supervisor(task, Journal(self.journal_path, context), self.study.timeout_s, tick)
-                done |= supervisor.run()
-        return done
+    def run(self, task: dict[str, Any], ticks: int, context: str) -> Done:
+        """Supervise the task's worker, which ticks about ``ticks`` times, under the GPU's lock; all finished units."""
+        with gpu_lock(self.gpu.uuid), progress(self.name, ticks) as tick:
+            return Supervisor(task, Journal(self.journal_path, context), self.study.timeout_s, tick).run()
 
 
 def environment(target: str) -> dict[str, str]:

@@ -63,9 +63,7 @@ def _constant(value: float) -> Recipe:
 
 def normal(offset: float = 0.0, scale: float = 1.0) -> Recipe:
     """N(offset, scale)."""
-    return lambda torch, shape, generator: (
-        torch.randn(shape, dtype=torch.float64, generator=generator) * scale + offset
-    )
+    return lambda torch, shape, generator: torch.randn(shape, dtype=torch.float64, generator=generator) * scale + offset
 
 
 def _alternating(middle: float, swing: float) -> Recipe:

@@ -12,7 +12,9 @@ from normbench.harness import Ceilings, Measurement
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     harness.add_arguments(parser)
     parser.add_argument("--kernel", required=True, help="kernel file")
-    parser.add_argument("--build", nargs="*", default=[], help="its build (.json) for this architecture; none for Triton")
+    parser.add_argument(
+        "--build", nargs="*", default=[], help="its build (.json) for this architecture; none for Triton"
+    )
     parser.add_argument("--ceilings", type=Path, required=True, help="the device's ceilings.parquet")
 
 
@@ -28,7 +30,7 @@ def main(args: argparse.Namespace) -> int:
         ceilings=ceilings.values(points),
         launch_floor_us=ceilings.launch_floor_us(),
     )
-    done = measurement.run([(task, len(points))], measurement.context(kernel.sha, _build_sha(args.build)))
+    done = measurement.run(task, len(points), measurement.context(kernel.sha, _build_sha(args.build)))
     wanted = {point.key for point in points}
     rows = (entry["row"] for unit, entry in done.items() if unit.split(" ")[0] in wanted)
     harness.write(rows, schema.CASES, args.out)

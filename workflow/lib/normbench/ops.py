@@ -154,15 +154,13 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
     if beta is not None:
         allowed = allowed + 2 * u32 * beta.to(torch.float64).abs()
     if OPS[point.op].subtract_mean:
-        drift = 2 * u32 * (exact["mean"].abs() * exact["rstd"] + 1)[:, None]
+        drift = u32 * (depth + 2 * exact["mean"].abs() * exact["rstd"])[:, None]
         constant = (exact["rstd"] * math.sqrt(point.semantics.eps) > 0.5)[:, None]
         allowed = allowed + torch.where(constant, drift.clamp(max=1e-3), drift) * scale
     return allowed
 
 
-def output_ulp(
-    point: Point, tensors: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor]
-) -> torch.Tensor:
+def output_ulp(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor]) -> torch.Tensor:
     """Unit in the last place of the output type at max(|y|, |gamma|, |beta|), float64: the unit of ``err_ulp_max``.
 
     At y itself it would mean nothing where xhat * gamma and beta cancel, or x lies at the mean; a normalised value is of

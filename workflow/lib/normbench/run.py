@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input", type=Path, required=True, metavar="NPZ", help="arrays x and, where wanted, gamma, beta, eps"
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="NPZ", help="arrays y and the statistics asked for")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="NPZ", help="arrays y and the statistics asked for"
+    )
     parser.add_argument("--semantics", default="default", help="JSON, e.g. '{\"stats\":true}'")
     parser.add_argument("--variant", type=json.loads, help="JSON of axes (default: the first that suits)")
     parser.add_argument("--device", help="device id, where there are several GPUs")

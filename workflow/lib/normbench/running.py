@@ -70,7 +70,9 @@ def point_of(arrays: dict[str, Any], task: dict[str, Any]) -> Point:
     merged = {name: getattr(semantics, name) for name in semantics.__dataclass_fields__} | values
     hidden = x.shape[-1]
     shape = "x".join(map(str, x.shape))
-    return Point(task["op"], DTYPES[str(x.dtype)], x.size // max(hidden, 1), hidden, "stream", Semantics(**merged), shape)
+    return Point(
+        task["op"], DTYPES[str(x.dtype)], x.size // max(hidden, 1), hidden, "stream", Semantics(**merged), shape
+    )
 
 
 def _inputs(arrays: dict[str, Any], point: Point, gpu: Gpu) -> dict[str, Any]:

@@ -271,7 +271,9 @@ def validate(frame: pl.DataFrame, table: Table, source: str = "") -> pl.DataFram
 def _whole_numbers(values: pl.Series, column: Column, where: str) -> None:
     """A cast to integers cuts fractions off without a word, so they are looked for."""
     if values.dtype.is_float() and column.dtype in (pl.Int32, pl.Int64) and (values != values.round()).any():
-        raise SchemaError(f"{where}column {column.name!r} holds fractions, but it counts {column.unit or 'whole things'}")
+        raise SchemaError(
+            f"{where}column {column.name!r} holds fractions, but it counts {column.unit or 'whole things'}"
+        )
 
 
 def _invariants(frame: pl.DataFrame, table: Table, where: str) -> None:

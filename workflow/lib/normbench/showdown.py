@@ -1,4 +1,4 @@
-"""Verb ``showdown``: race one op, a worker process per dtype (worker side: racing.py)."""
+"""Verb ``showdown``: race one op over all its points (worker side: racing.py)."""
 
 from __future__ import annotations
 
@@ -31,18 +31,14 @@ def main(args: argparse.Namespace) -> int:
     field = Field(args)
     entries = {point.key: field.entries(point) for point in points}
     ceilings = Ceilings(args.ceilings)
-    tasks = []
-    for dtype in dict.fromkeys(point.dtype for point in points):
-        mine = [point for point in points if point.dtype == dtype]
-        task = measurement.task(
-            contenders=field.contenders(),
-            points=[point.identity() for point in mine],
-            entries={point.key: entries[point.key] for point in mine},
-            roofs=ceilings.variants(mine),
-            launch_floor_us=ceilings.launch_floor_us(),
-        )
-        tasks.append((task, len(mine)))
-    done = measurement.run(tasks, measurement.context("showdown"))
+    task = measurement.task(
+        contenders=field.contenders(),
+        points=[point.identity() for point in points],
+        entries=entries,
+        roofs=ceilings.variants(points),
+        launch_floor_us=ceilings.launch_floor_us(),
+    )
+    done = measurement.run(task, len(points), measurement.context("showdown"))
     wanted = {entry["unit"] for listed in entries.values() for entry in listed}
     rows = [entry["row"] for unit, entry in done.items() if unit.removesuffix("__twin") in wanted]
     harness.write([*rows, *field.absentees(points, args.cases)], schema.SHOWDOWN, args.out)
@@ -80,7 +76,6 @@ class Field:
         found = ranked + [{"spec": path, "variant": {}} for path in self.baselines]
         race = short_hash(canonical_json([found, [self.shas[entry["spec"]] for entry in found]]), 12)
         return [entry | {"unit": f"{point.key} {race} {entry['spec']}"} for entry in found]
-
 
     def absentees(self, points: Sequence[Point], cases: Sequence[Path]) -> list[dict[str, Any]]:
         """Rows of kernels without a winner at a point: what tuning said of them."""

@@ -6,6 +6,7 @@ had announced becomes a row with the reason, and the rest goes on. Every finishe
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -24,6 +25,7 @@ from normbench.journal import Done, Journal
 LOST = 3  # exit code of a worker whose CUDA context broke; the unit's row was written before it left
 MAX_RESTARTS_WITHOUT_A_UNIT = 2
 STARTUP_S = 180.0
+LOOK_S = 0.5  # how often a silent worker is looked at
 
 
 Announced = list[tuple[str, dict[str, Any]]]
@@ -77,18 +79,21 @@ class Supervisor:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=worker_environment(self.task),
+                start_new_session=True,
             )
             assert process.stdin is not None and process.stdout is not None
             try:
                 process.stdin.write(json.dumps(self.task | {"done": self.done}).encode())
                 process.stdin.close()
                 announced, finished, hung = self._listen(process)
+                if not hung:
+                    process.wait()
             except BrokenPipeError:
                 announced, finished, hung = [], False, False
+                process.wait()
             finally:
-                if process.poll() is None and sys.exc_info()[0] is not None:
-                    process.kill()
-            code = -signal.SIGALRM if hung else process.wait()
+                end_group(process)
+            code = -signal.SIGALRM if hung else process.returncode
             errors.seek(0)
             tail = errors.read()[-20000:].decode(errors="replace")
         if tail.strip():
@@ -101,8 +106,6 @@ class Supervisor:
         deadline = time.monotonic() + STARTUP_S
         for line in _lines(process, lambda: deadline):
             if line is None:
-                process.kill()
-                process.wait()
                 return announced, finished, True
             message = json.loads(line)
             deadline = time.monotonic() + self.timeout_s
@@ -125,14 +128,26 @@ def _lines(process: subprocess.Popen[bytes], deadline: Callable[[], float]) -> A
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while True:
-            if not selector.select(max(0.0, deadline() - time.monotonic())):
-                yield None
-                return
+            ended = process.poll() is not None
+            if not selector.select(0.0 if ended else LOOK_S):
+                if ended:  # what a library forked may hold the pipe open for ever
+                    return
+                if time.monotonic() > deadline():
+                    yield None
+                    return
+                continue
             data = os.read(descriptor, 1 << 16)
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
             yield from (line for line in lines if line.strip())
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """End a process started with a session of its own, and whatever its libraries left running."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def worker_environment(task: dict[str, Any]) -> dict[str, str]:

@@ -33,6 +33,6 @@ def main(args: argparse.Namespace) -> int:
     )
     count = sum(1 for op in task["ops"] for dtype in task["dtypes"] for _ in inputs.every(op, dtype))
     digest = short_hash(Path(spec).read_bytes(), 32) if Path(spec).exists() else spec
-    done = measurement.run([(task, count)], measurement.context(digest, spec))
+    done = measurement.run(task, count, measurement.context(digest, spec))
     harness.write((entry["row"] for entry in done.values()), schema.CHECKS, args.out)
     return 0

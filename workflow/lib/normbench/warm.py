@@ -19,11 +19,13 @@ from normbench import harness, kernelfile, schema
 from normbench.harness import Measurement, progress
 from normbench.points import Point, canonical_json
 from normbench.showdown import baseline_path
+from normbench.supervise import end_group, worker_environment
 from normbench.tensors import set_bytes
+from normbench.warming import END
 
 JIT_BASELINES = ("torch_compile", "liger", "quack", "flashinfer")
 CONTEXT_BYTES = 2 << 30  # a CUDA context with torch's libraries, and room to compile
-TRITON_CALL = 30.0  # compiling a torch.compile point costs about this many Triton variants
+COSTS = {"torch_compile": 4.0, "liger": 0.5, "flashinfer": 0.2}  # seconds a job, about; 3 for the rest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +52,17 @@ def _jobs(args: argparse.Namespace, points: list[Point]) -> list[dict[str, Any]]
     kernels = [path for path in args.kernels if kernelfile.load(path).lang == "triton"]
     baselines = [path for path in map(baseline_path, args.baselines) if Path(path).stem in JIT_BASELINES]
     jobs = [
-        {"spec": spec, "point": point.identity(), "cost": TRITON_CALL if "torch_compile" in spec else 4.0}
+        {"spec": spec, "point": point.identity(), "cost": COSTS.get(Path(spec).stem, 3.0)}
         for spec in (*baselines, *kernels)
-        for point in points
+        for point in (points if Path(spec).stem == "torch_compile" else _largest(points))
     ]
     return sorted(jobs, key=lambda job: (-job["cost"], canonical_json(job)))
+
+
+def _largest(points: list[Point]) -> list[Point]:
+    """The point with the most rows of each op, dtype and hidden size: only torch.compile compiles the row count in."""
+    ranked = sorted(points, key=lambda point: point.rows)
+    return list({(point.op, point.dtype, point.hidden): point for point in ranked}.values())
 
 
 def _processes(measurement: Measurement) -> int:
@@ -74,8 +82,6 @@ def _shares(jobs: list[dict[str, Any]], processes: int) -> list[list[dict[str, A
 
 def _run(task: dict[str, Any], shares: list[list[dict[str, Any]]], tick: Any) -> dict[str, str]:
     """What failed to compile, by job; a failure here is no row: the race will meet it again and say so."""
-    from normbench.supervise import worker_environment
-
     # one compile thread a process: the processes are the parallelism
     environment = worker_environment(task) | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
     running = []
@@ -86,6 +92,7 @@ def _run(task: dict[str, Any], shares: list[list[dict[str, Any]]], tick: Any) ->
             stdout=subprocess.PIPE,
             env=environment,
             text=True,
+            start_new_session=True,
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps(task | {"jobs": share}))
@@ -93,19 +100,26 @@ def _run(task: dict[str, Any], shares: list[list[dict[str, Any]]], tick: Any) ->
         running.append(process)
     failures: dict[str, str] = {}
     for process in running:
-        assert process.stdout is not None
-        for line in process.stdout:
-            name, _, reason = line.rstrip("\n").partition("\t")
-            tick(name)
-            if reason:
-                failures[name] = reason
-        process.wait()
+        failures |= _outcome(process, tick)
     return dict(sorted(failures.items()))
+
+
+def _outcome(process: subprocess.Popen[str], tick: Any) -> dict[str, str]:
+    """Failures of one process; it says END itself, since what its compilers forked may hold the pipe open."""
+    assert process.stdout is not None
+    failures = {}
+    for line in process.stdout:
+        if line.rstrip() == END:
+            break
+        name, _, reason = line.rstrip("\n").partition("\t")
+        tick(name)
+        if reason:
+            failures[name] = reason
+    end_group(process)
+    return failures
 
 
 def _forget_choices(cache: Path) -> None:
     """Remove Inductor's autotuning results, which were timed beside other processes."""
     for path in cache.rglob("*.best_config"):
         path.unlink(missing_ok=True)
-
-

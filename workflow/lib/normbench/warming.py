@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from normbench import ops
 from normbench.contenders import Unsupported, load
 from normbench.gpu import CudaGpu
 from normbench.points import Point
@@ -15,10 +16,11 @@ from normbench.tensors import Guarded, Tensors
 from normbench.worker import die_with_parent
 
 
+END = "end"
+
+
 def empty_tensors(point: Point, gpu: CudaGpu) -> Tensors:
     """Tensors of the point's shapes with whatever is in them."""
-    from normbench import ops
-
     torch = gpu.torch
     dtype, param = ops.torch_dtype(point.dtype), ops.torch_dtype(point.param_dtype)
     x = torch.zeros(point.rows, point.row_stride, dtype=dtype, device=gpu.device)[:, : point.hidden]
@@ -59,6 +61,7 @@ def main() -> None:
         reason = compile_job(job, task["study"]["block"], gpu)
         gpu.empty_cache()
         channel.write(f"{name}\t{reason}\n")
+    channel.write(f"{END}\n")
 
 
 if __name__ == "__main__":
