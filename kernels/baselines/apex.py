@@ -1,6 +1,7 @@
 """NVIDIA Apex's fused norms (built from source; the package of that name on the index is another project)."""
 
 from apex.normalization.fused_layer_norm import fused_layer_norm_affine, fused_rms_norm_affine
+
 from normbench.contenders import Unsupported
 
 LANG = "library"

@@ -2,6 +2,7 @@
 
 import cudnn
 import torch
+
 from normbench.contenders import Unsupported
 
 LANG = "library"

@@ -2,6 +2,7 @@
 
 import torch
 from flashinfer.norm import layernorm, rmsnorm
+
 from normbench.contenders import Unsupported
 
 LANG = "library"

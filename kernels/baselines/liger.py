@@ -2,6 +2,7 @@
 
 from liger_kernel.ops.layer_norm import LigerLayerNormFunction
 from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
 from normbench.contenders import Unsupported
 
 LANG = "library"

@@ -1,6 +1,7 @@
 """torch.compile of the eager function: default mode, one full graph, static shapes, compiled anew for every point."""
 
 import torch
+
 from normbench.contenders import Unsupported
 
 LANG = "torch"

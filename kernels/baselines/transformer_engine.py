@@ -2,6 +2,7 @@
 
 import torch
 import transformer_engine.pytorch as engine
+
 from normbench.contenders import Unsupported
 
 LANG = "library"

@@ -365,7 +365,8 @@ def load(spec: str, build: Path | None = None) -> Contender:
 def load_module(path: Path) -> ModuleType:
     """Import a file by path under a name of its own."""
     spec = importlib.util.spec_from_file_location(f"normbench_contender_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""What the measuring verbs share: the task for a worker, one measurement per GPU at a time, ceilings by point, progress."""
+"""What the measuring verbs share: a worker's task, one measurement per GPU at a time, ceilings by point, progress."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MAX_HIDDEN = 2**24
 class Op:
     """One operation.
 
-    inputs, outputs: tensor names; x-sized ones are counted per element, gamma and beta per column, mean and rstd per row.
+    inputs, outputs: tensor names; x-sized ones are counted per element, gamma and beta per column, statistics per row.
     mix: the access mix its ceiling is measured with. flops: floating-point operations an element, for the roofline.
     """
 
@@ -163,8 +163,8 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
 def output_ulp(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor]) -> torch.Tensor:
     """Unit in the last place of the output type at max(|y|, |gamma|, |beta|), float64: the unit of ``err_ulp_max``.
 
-    At y itself it would mean nothing where xhat * gamma and beta cancel, or x lies at the mean; a normalised value is of
-    size one before scaling.
+    At y itself it would mean nothing where xhat * gamma and beta cancel, or x lies at the mean; a normalised value is
+    of size one before scaling.
     """
     import torch
 

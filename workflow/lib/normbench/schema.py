@@ -333,7 +333,7 @@ class atomic:
     def __exit__(self, kind: object, value: object, trace: object) -> None:
         if kind is None:
             self.temporary.chmod(0o644)
-            os.replace(self.temporary, self.path)
+            self.temporary.replace(self.path)
         else:
             self.temporary.unlink(missing_ok=True)
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class Supervisor:
                 env=worker_environment(self.task),
                 start_new_session=True,
             )
-            assert process.stdin is not None and process.stdout is not None
+            assert process.stdin is not None
             try:
                 process.stdin.write(json.dumps(self.task | {"done": self.done}).encode())
                 process.stdin.close()
@@ -103,12 +103,12 @@ class Supervisor:
     def _listen(self, process: subprocess.Popen[bytes]) -> tuple[Announced, bool, bool]:
         announced: Announced = []
         finished = False
-        deadline = time.monotonic() + STARTUP_S
-        for line in _lines(process, lambda: deadline):
+        lines = Lines(process, STARTUP_S)
+        for line in lines:
             if line is None:
                 return announced, finished, True
             message = json.loads(line)
-            deadline = time.monotonic() + self.timeout_s
+            lines.patience(self.timeout_s)
             if "begin" in message:
                 announced = message["begin"]
             elif "finish" in message:
@@ -119,28 +119,37 @@ class Supervisor:
         return announced, finished, False
 
 
-def _lines(process: subprocess.Popen[bytes], deadline: Callable[[], float]) -> Any:
-    """Lines of the worker's stdout as they come; None once the deadline has passed."""
-    assert process.stdout is not None
-    descriptor = process.stdout.fileno()
-    os.set_blocking(descriptor, False)
-    rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        while True:
-            ended = process.poll() is not None
-            if not selector.select(0.0 if ended else LOOK_S):
-                if ended:  # what a library forked may hold the pipe open for ever
+class Lines:
+    """Lines of a process's stdout as they come; None, and no more, once it has been silent for too long."""
+
+    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        self.process = process
+        self.patience(seconds)
+
+    def patience(self, seconds: float) -> None:
+        """Wait ``seconds`` from now for the next line."""
+        self.deadline = time.monotonic() + seconds
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        assert self.process.stdout is not None
+        descriptor = self.process.stdout.fileno()
+        rest = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            while True:
+                ended = self.process.poll() is not None
+                if selector.select(0.0 if ended else LOOK_S):
+                    data = os.read(descriptor, 1 << 16)
+                    *lines, rest = (rest + data).split(b"\n")
+                    yield from (line for line in lines if line.strip())
+                    if data:
+                        continue
+                    time.sleep(0.01)  # closed, but not ended yet
+                if ended:  # not by the pipe's end: what a library forked may hold it open
                     return
-                if time.monotonic() > deadline():
+                if time.monotonic() > self.deadline:
                     yield None
                     return
-                continue
-            data = os.read(descriptor, 1 << 16)
-            if not data:
-                return
-            *lines, rest = (rest + data).split(b"\n")
-            yield from (line for line in lines if line.strip())
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:

@@ -16,7 +16,7 @@ WIDTH = 0.005  # stop once the 95 % interval of the median is within 0.5 %
 LAUNCH_BOUND = 3.0  # median under three empty launches: the launch is what was timed
 OVER_ROOF = 1.03  # faster than this share of a measured ceiling is an error of the measurement
 # NVML clock-event reasons that mean the clock was held down: software and hardware slowdown, thermal, power brake.
-# Idle (1), application clocks (2), the power cap (4: the normal state of a card at its limit) and sync boost (16) do not.
+# Idle (1), application clocks (2), the power cap (4: normal for a card at its limit) and sync boost (16) do not.
 THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
 
 

@@ -15,7 +15,6 @@ from normbench.points import Point
 from normbench.tensors import Guarded, Tensors
 from normbench.worker import die_with_parent
 
-
 END = "end"
 
 

@@ -1,7 +1,7 @@
 """The process that touches the GPU. It reads one task from stdin and writes one JSON line per event to stdout.
 
-Events: {"begin": [[unit, identity row], ...]} before the GPU is used for them, {"finish": [[unit, stage, row], ...]} when
-they are done, {"tick": text} for the progress bar.
+Events: {"begin": [[unit, identity row], ...]} before the GPU is used for them,
+{"finish": [[unit, stage, row], ...]} when they are done, {"tick": text} for the progress bar.
 """
 
 from __future__ import annotations
