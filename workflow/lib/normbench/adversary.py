@@ -8,7 +8,7 @@ from typing import Any
 
 from normbench import ops
 from normbench.check import check, expect
-from normbench.contenders import CompileError, Contender, External, load
+from normbench.contenders import CompileError, Contender, Ours, Unsupported, load
 from normbench.gpu import DeviceLost, Gpu
 from normbench.inputs import JIT_CASES, Case, every
 from normbench.kernelfile import Variant
@@ -73,13 +73,11 @@ class Attempt:
         return max(found, key=lambda row: (row["status"] != "ok", row["tolerance_used"] or 0.0))
 
     def _variants(self, tensors: Tensors) -> list[Variant]:
-        if isinstance(self.contender, External):
-            return [{}]
-        return self.contender.variants_for(tensors, self.gpu, self.task["study"]["block"])  # type: ignore[attr-defined]
+        if isinstance(self.contender, Ours):
+            return self.contender.variants_for(tensors, self.gpu, self.task["study"]["block"])
+        return [{}]
 
     def _variant(self, tensors: Tensors, variant: Variant) -> dict[str, Any]:
-        from normbench.contenders import Unsupported
-
         try:
             launch = self.contender.bind(tensors, variant, self.gpu)
             before = tensors.fingerprint()

@@ -66,7 +66,7 @@ def namespace(tensors: Tensors) -> SimpleNamespace:
     )
 
 
-class _Ours:
+class Ours:
     """What the CUDA and the Triton contenders share."""
 
     copies = False
@@ -90,7 +90,7 @@ class _Ours:
         return kernelfile.launch_names(point, gpu.arch, gpu.sm_count, aligned)
 
 
-class CudaKernel(_Ours):
+class CudaKernel(Ours):
     """A .cu file compiled to ``build`` (.json beside .cubin and .parquet)."""
 
     def __init__(self, kernel: Kernel, build: Path) -> None:
@@ -233,7 +233,7 @@ def allow_smem(handle: Any, smem_bytes: int) -> None:
         raise Unsupported(f"the driver refuses {smem_bytes} bytes of shared memory a block ({error.name})")
 
 
-class TritonKernel(_Ours):
+class TritonKernel(Ours):
     """A Triton file: ``launch(t, **axes)`` enqueues one launch and returns the compiled kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -402,9 +402,10 @@ class FakeLaunch:
         outputs = self.tensors.outputs()
         if fault == "no_work":
             return outputs
-        if self.copies:
-            return {"y": outputs["y"].copy_(self.tensors.inputs["x"])}
-        exact = ops.reference(self.tensors.point, self.tensors.inputs)  # type: ignore[arg-type]
+        x = self.tensors.inputs["x"]
+        if self.copies and x is not None:
+            return {"y": outputs["y"].copy_(x)}
+        exact = ops.reference(self.tensors.point, self.tensors.inputs)
         for name, tensor in outputs.items():
             tensor.copy_(exact[name] * (1.5 if fault == "wrong" else 1.0))
         return outputs

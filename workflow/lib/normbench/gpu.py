@@ -20,6 +20,7 @@ from normbench.observe import Observer
 from normbench.points import Point, short_hash
 
 Launch = Callable[[], dict[str, Any]]
+LOW_MEMORY = 0.4  # share of the card: graphs of dead contenders keep their memory until it is asked for
 
 
 class Replay(Protocol):
@@ -37,11 +38,16 @@ class DeviceLost(RuntimeError):
 
 @dataclass
 class CudaGraph:
-    """A CUDA graph of ``launches`` launches rotating over the buffer sets."""
+    """A CUDA graph of ``launches`` launches rotating over the buffer sets.
+
+    ``bound`` keeps what was captured alive: a graph remembers addresses, and a workspace freed too early is written to
+    when it belongs to somebody else.
+    """
 
     graph: Any
     outputs: list[dict[str, Any]]
     launches: int
+    bound: Sequence[Launch]
 
     def replay(self) -> None:
         self.graph.replay()
@@ -55,16 +61,16 @@ class CudaGpu:
     def __init__(self) -> None:
         import torch
 
-        self.torch = torch
-        torch.cuda.init()
+        self.torch: Any = torch
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.set_grad_enabled(False)
-        properties = torch.cuda.get_device_properties(0)
+        properties: Any = torch.cuda.get_device_properties(0)
         self.device = torch.device("cuda", 0)
         self.arch = properties.major * 10 + properties.minor
         self.sm_count = properties.multi_processor_count
         self.l2_bytes = properties.L2_cache_size
         self.smem_optin_bytes = properties.shared_memory_per_block_optin
-        self.stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
         self.torch.cuda.synchronize()
@@ -78,6 +84,12 @@ class CudaGpu:
     def empty_cache(self) -> None:
         self.torch.cuda.empty_cache()
 
+    def trim(self) -> None:
+        """Give torch's unused memory back when the card runs low; to do so at every point costs 0.1 s each."""
+        free, total = self.torch.cuda.mem_get_info()
+        if free < LOW_MEMORY * total:
+            self.empty_cache()
+
     def capture(self, launches: Sequence[Launch], count: int, sets: int) -> CudaGraph:
         """Graph of ``count`` launches, the i-th being ``launches[i % sets]``; each is run once eagerly before."""
         torch = self.torch
@@ -90,7 +102,7 @@ class CudaGpu:
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
             for index in range(count):
                 outputs[index % sets] = launches[index % sets]()
-        return CudaGraph(graph, outputs, count)
+        return CudaGraph(graph, outputs, count, tuple(launches))
 
     def time_rounds(
         self, replays: Sequence[Replay], orders: Sequence[Sequence[int]], observer: Observer
@@ -171,6 +183,9 @@ class FakeGpu:
         return 4 << 30
 
     def empty_cache(self) -> None:
+        pass
+
+    def trim(self) -> None:
         pass
 
     def capture(self, launches: Sequence[Launch], count: int, sets: int) -> FakeReplay:

@@ -163,8 +163,8 @@ class Kernel:
 
     def variants(self, blocks: tuple[int, ...] | list[int], names: Names) -> list[Variant]:
         """Every combination of the axes that meets all clauses ``names`` can decide, in the order of the header."""
-        values = [tuple(blocks) if axis == "study" else axis for axis in self.axes.values()]
-        found = (dict(zip(self.axes, combination, strict=True)) for combination in itertools.product(*values))
+        values = [tuple(blocks) if isinstance(axis, str) else axis for axis in self.axes.values()]
+        found: Iterator[Variant] = (dict(zip(self.axes, picked, strict=True)) for picked in itertools.product(*values))
         return [variant for variant in found if self._allows({**names, **variant})]
 
     def _allows(self, names: Names) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 # reading of device.Nvml -> column and which statistics of it
@@ -66,7 +67,8 @@ class Observer:
         return None if self.nvml is None else bool(self.nvml.other_processes(os.getpid()))
 
 
+STATISTICS: dict[str, Callable[[list[float]], float]] = {"min": min, "max": max, "p50": statistics.median}
+
+
 def _statistic(kind: str, values: list[float]) -> float | None:
-    if not values:
-        return None
-    return {"min": min, "max": max, "p50": statistics.median}[kind](values)
+    return STATISTICS[kind](values) if values else None

@@ -59,7 +59,7 @@ def run(session: Session) -> None:
     for number, identity_row in enumerate(task["points"]):
         point = Point.from_identity(identity_row)
         Race(session, contenders, stream, point, number + 1).run()
-        session.gpu.empty_cache()
+        session.gpu.trim()
         session.channel.tick(f"{point.op} {point.dtype} {point.hidden}")
 
 

@@ -57,7 +57,7 @@ def point_of(arrays: dict[str, Any], task: dict[str, Any]) -> Point:
     if str(x.dtype) not in DTYPES:
         raise BadInput(f"x is {x.dtype}; it may be float32, float16, or bf16 as uint16 bits")
     semantics = Semantics.parse(task["semantics"])
-    values = {name: name in arrays for name in ("gamma", "beta")}
+    values: dict[str, Any] = {name: name in arrays for name in ("gamma", "beta")}
     if "eps" in arrays:
         values["eps"] = float(arrays["eps"])
     if "gamma" in arrays and DTYPES[str(arrays["gamma"].dtype)] != DTYPES[str(x.dtype)]:

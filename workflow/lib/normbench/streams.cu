@@ -123,13 +123,14 @@ __global__ void fma_fp32(float* out, int turns) {
 }
 
 // Cycle counter and global timer of every multiprocessor, two values each at out[2 * smid]: two probes around a window
-// give the SM clock inside it.
-__global__ void clock_probe(long long* out) {
+// give the SM clock inside it. Numbers of multiprocessors may have gaps, so there are more slots than multiprocessors.
+__global__ void clock_probe(long long* out, int slots) {
   unsigned sm;
   long long ns;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
   const long long cycles = clock64();
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+  if (sm >= slots) return;
   out[2 * sm] = cycles;
   out[2 * sm + 1] = ns;
 }

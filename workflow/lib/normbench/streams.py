@@ -22,6 +22,7 @@ MIX_FLAGS = {"copy": "COPY", "read": "READ", "write": "WRITE", "read2_write1": "
 }
 VECTORS = {16: "uint4", 8: "uint2"}
 HINTS = ("PLAIN", "STREAMING", "NO_ALLOCATE")
+CLOCK_SLOTS = 1024  # multiprocessor numbers the probe can hold
 MIN_CLOCK_WINDOW_NS = 2_000_000  # the global timer ticks in about a microsecond: 2 ms give 0.1 %
 Variant = dict[str, Any]
 
@@ -167,10 +168,12 @@ class SmClock:
 
     @cached_property
     def _probes(self) -> tuple[list[Any], list[Launch]]:
+        import numpy
+
         torch = self.gpu.torch
-        marks = [torch.zeros(2 * self.gpu.sm_count, dtype=torch.int64, device=self.gpu.device) for _ in range(2)]
-        grid = 2 * self.gpu.sm_count
-        return marks, [self.streams.kernel("clock_probe", grid, 32, 0, int(mark.data_ptr())) for mark in marks]
+        marks = [torch.zeros(2 * CLOCK_SLOTS, dtype=torch.int64, device=self.gpu.device) for _ in range(2)]
+        grid, slots = 2 * self.gpu.sm_count, numpy.int32(CLOCK_SLOTS)
+        return marks, [self.streams.kernel("clock_probe", grid, 32, 0, int(mark.data_ptr()), slots) for mark in marks]
 
     def mark(self, index: int) -> None:
         """Enqueue a reading: 0 before the window, 1 after it."""

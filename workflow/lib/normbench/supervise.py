@@ -168,7 +168,8 @@ def worker_environment(task: dict[str, Any]) -> dict[str, str]:
         part for part in (str(Path(__file__).parents[1]), environment.get("PYTHONPATH")) if part
     )
     # Snakemake sets these to the job's threads; the JIT compilers of the baselines may use them all before timing
-    return environment | task.get("environment", {})
+    wanted: dict[str, str] = task.get("environment", {})
+    return environment | wanted
 
 
 def _ending(code: int) -> str:

@@ -57,7 +57,7 @@ def run(session: Session) -> None:
     for number, identity_row in enumerate(task["points"]):
         point = Point.from_identity(identity_row)
         Tuner(session, clock, contender, point, number).run()
-        session.gpu.empty_cache()
+        session.gpu.trim()
         session.channel.tick(f"{contender.stem} {point.op} {point.dtype} {point.hidden}")
 
 
@@ -116,7 +116,8 @@ class Tuner:
     def _first_look(self, variant: Variant) -> dict[str, Any]:
         unit = self._unit(variant)
         if unit in self.done:
-            return self.done[unit]["row"]
+            row: dict[str, Any] = self.done[unit]["row"]
+            return row
         return self._guarded(unit, variant, "tune", self.task["study"]["tune_samples"], after=False)
 
     def _final(self, variant: Variant) -> None:

@@ -12,6 +12,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,12 @@ from normbench import harness, kernelfile, schema
 from normbench.harness import Measurement, progress
 from normbench.points import Point, canonical_json
 from normbench.showdown import baseline_path
-from normbench.supervise import end_group, worker_environment
+from normbench.supervise import Lines, end_group, worker_environment
 from normbench.tensors import set_bytes
-from normbench.warming import END
 
 JIT_BASELINES = ("torch_compile", "liger", "quack", "flashinfer")
+Tick = Callable[[str], None]
+JOB_S = 240.0  # a process silent for longer is ended
 CONTEXT_BYTES = 2 << 30  # a CUDA context with torch's libraries, and room to compile
 COSTS = {"torch_compile": 4.0, "liger": 0.5, "flashinfer": 0.2}  # seconds a job, about; 3 for the rest
 
@@ -80,43 +83,52 @@ def _shares(jobs: list[dict[str, Any]], processes: int) -> list[list[dict[str, A
     return shares
 
 
-def _run(task: dict[str, Any], shares: list[list[dict[str, Any]]], tick: Any) -> dict[str, str]:
+def _run(task: dict[str, Any], shares: list[list[dict[str, Any]]], tick: Tick) -> dict[str, str]:
     """What failed to compile, by job; a failure here is no row: the race will meet it again and say so."""
     # one compile thread a process: the processes are the parallelism
     environment = worker_environment(task) | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    running = []
-    for share in shares:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "normbench.warming"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(task | {"jobs": share}))
-        process.stdin.close()
-        running.append(process)
-    failures: dict[str, str] = {}
-    for process in running:
-        failures |= _outcome(process, tick)
+    with ThreadPoolExecutor(max(1, len(shares))) as pool:
+        outcomes = list(pool.map(lambda share: _share(task, share, environment, tick), shares))
+    failures = {name: reason for outcome in outcomes for name, reason in outcome.items()}
     return dict(sorted(failures.items()))
 
 
-def _outcome(process: subprocess.Popen[str], tick: Any) -> dict[str, str]:
-    """Failures of one process; it says END itself, since what its compilers forked may hold the pipe open."""
-    assert process.stdout is not None
-    failures = {}
-    for line in process.stdout:
-        if line.rstrip() == END:
-            break
-        name, _, reason = line.rstrip("\n").partition("\t")
-        tick(name)
-        if reason:
-            failures[name] = reason
-    end_group(process)
+def _share(task: dict[str, Any], jobs: list[dict[str, Any]], environment: dict[str, str], tick: Tick) -> dict[str, str]:
+    """Failures of one share. A process that a job ends is replaced for the jobs from there on; one that ends at its
+    first job again costs that job, and a second one the rest."""
+    failures: dict[str, str] = {}
+    barren = 0
+    while jobs and barren < 2:
+        outcome = []
+        for name, reason in _process(task | {"jobs": jobs}, environment):
+            tick(name)
+            outcome.append((name, reason))
+        failures |= {name: reason for name, reason in outcome if reason}
+        barren = 0 if outcome else barren + 1
+        jobs = jobs[max(1, len(outcome)) :]
     return failures
+
+
+def _process(task: dict[str, Any], environment: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """(name, reason of failure or nothing) of each job that one process gets through."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "normbench.warming"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(task).encode())
+        process.stdin.close()
+        for line in Lines(process, JOB_S):
+            if line is None:
+                return
+            name, _, reason = line.decode().rstrip("\n").partition("\t")
+            yield name, reason
+    finally:
+        end_group(process)
 
 
 def _forget_choices(cache: Path) -> None:

@@ -15,8 +15,6 @@ from normbench.points import Point
 from normbench.tensors import Guarded, Tensors
 from normbench.worker import die_with_parent
 
-END = "end"
-
 
 def empty_tensors(point: Point, gpu: CudaGpu) -> Tensors:
     """Tensors of the point's shapes with whatever is in them."""
@@ -48,6 +46,15 @@ def compile_job(job: dict[str, Any], blocks: list[int], gpu: CudaGpu) -> str:
     return reason
 
 
+def broken(gpu: CudaGpu) -> bool:
+    """Whether the CUDA context no longer answers."""
+    try:
+        gpu.synchronize()
+    except Exception:
+        return True
+    return False
+
+
 def main() -> None:
     die_with_parent()
     task = json.loads(sys.stdin.read())
@@ -60,7 +67,8 @@ def main() -> None:
         reason = compile_job(job, task["study"]["block"], gpu)
         gpu.empty_cache()
         channel.write(f"{name}\t{reason}\n")
-    channel.write(f"{END}\n")
+        if reason and broken(gpu):
+            return
 
 
 if __name__ == "__main__":
