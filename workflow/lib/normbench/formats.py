@@ -1,12 +1,21 @@
-"""Numbers as text, one way on every page."""
+"""Numbers and messages as text, one way on every page."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 
 NONE = "–"
 Span = tuple[float, float]
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def plain(text: str) -> str:
+    """``text`` without terminal colours and control characters, which some compilers put into their messages."""
+    return _ESCAPES.sub("", text)
 
 
 def span(values: Iterable[float | None]) -> Span | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any
 import polars as pl
 from filelock import FileLock, Timeout
 
-from normbench import config, device, ops, schema, sources, sweep
+from normbench import config, device, metrics, schema, sources, sweep
 from normbench.cli import UserError
 from normbench.journal import Done, Journal
 from normbench.points import Point, canonical_json, short_hash
@@ -120,12 +119,7 @@ class Ceilings:
 
     def of(self, point: Point) -> dict[str, Any] | None:
         """The row of the point's access mix at the nearest size; None outside the stream regime."""
-        mix = ops.OPS[point.op].mix
-        rows = [row for row in self.rows if row["name"] == mix]
-        if point.regime != "stream" or not rows:
-            return None
-        moved = ops.compulsory_bytes(point)
-        return min(rows, key=lambda row: abs(math.log(row["size_bytes"] / moved)))
+        return metrics.nearest_roof(self.rows, point)
 
     def values(self, points: Iterable[Point]) -> dict[str, float]:
         """GB/s by point key."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from normbench import kernelfile, metrics, schema
+from normbench import formats, kernelfile, metrics, schema
 
 Machine = Mapping[str, Any]
 ABSENT = "–"
@@ -135,7 +135,8 @@ def measured(
         "resources": _latest(own.resources, "contender"),
     }
     cases = metrics.derive(stored["cases"], own.machines)
-    showdown = metrics.with_winners(metrics.derive(stored["showdown"], own.machines))
+    raced = metrics.with_roofs(stored["showdown"], own.ceilings)
+    showdown = metrics.with_winners(metrics.derive(raced, own.machines))
     return Measured(
         device=device,
         machine=dict.fromkeys(MACHINE) | dict(own.machines[-1]),
@@ -176,6 +177,7 @@ def with_evidence(frame: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame
     """Add what a tooltip shows beside the numbers: interval, clock state, and the command that repeats the row."""
     rows = list(frame.iter_rows(named=True))
     return frame.with_columns(
+        pl.col("reason").map_elements(formats.plain, return_dtype=pl.String),
         pl.Series("interval", [_interval(row) for row in rows], pl.String),
         pl.Series("clocks", [_clocks(row) for row in rows], pl.String),
         pl.Series("command", [command(row, paths) for row in rows], pl.String),

@@ -6,7 +6,8 @@ expressions of ``METRICS`` on a frame that ``with_work`` has given bytes, flops 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +134,35 @@ def with_work(frame: pl.DataFrame, machines: Sequence[Mapping[str, Any]]) -> pl.
         .join(peaks, on=["device", "run"], how="left", maintain_order="left")
         .with_columns(known.alias("bytes"))
         .drop("compulsory")
+    )
+
+
+def nearest_roof(ceilings: Iterable[dict[str, Any]], point: Point) -> dict[str, Any] | None:
+    """Row of the ``ceilings`` table for the point's access mix at the nearest size; None outside the stream regime."""
+    mix, moved = ops.OPS[point.op].mix, ops.compulsory_bytes(point)
+    rows = [row for row in ceilings if row["name"] == mix]
+    if point.regime != "stream" or not rows or not moved:
+        return None
+    return min(rows, key=lambda row: abs(math.log(row["size_bytes"] / moved)))
+
+
+def with_roofs(frame: pl.DataFrame, ceilings: pl.DataFrame) -> pl.DataFrame:
+    """Raise ``ceiling_gbps`` to the roof the same run tuned, where that is the higher one.
+
+    A ceiling is the best that is known: timed between contenders, a stream pays for what they left in the cache.
+    """
+    points = frame.unique(RACE, maintain_order=True)
+    by_run = ceilings.partition_by("device", "run", as_dict=True)
+    values = []
+    for row in points.iter_rows(named=True):
+        known = by_run.get((row["device"], row["run"]))
+        roof = None if known is None else nearest_roof(known.rows(named=True), Point.from_identity(row))
+        values.append(None if roof is None else float(roof["value"]))
+    tuned = points.select(*RACE, pl.Series("tuned", values, pl.Float64))
+    return (
+        frame.join(tuned, on=RACE, how="left", maintain_order="left")
+        .with_columns(pl.max_horizontal("ceiling_gbps", "tuned").alias("ceiling_gbps"))
+        .drop("tuned")
     )
 
 

@@ -179,13 +179,17 @@ class Race:
         """Check again, then let the time exist."""
         assert runner.trial is not None
         moved = ops.compulsory_bytes(self.point)
-        facts: dict[str, Any] = {"bytes": moved, "ceiling_gbps": race.ceiling_gbps}
+        # streaming stores leave nothing in L2 but pay for what the contender before them left: up to 3 % on an H200,
+        # so a roof timed between others can lie below the same roof timed alone
+        tuned = self.task.get("ceilings", {}).get(self.point.key)
+        ceiling = max((value for value in (race.ceiling_gbps, tuned) if value), default=None)
+        facts: dict[str, Any] = {"bytes": moved, "ceiling_gbps": ceiling}
         try:
             facts |= worst(runner.errors, columns(self._verified(runner.trial, 1)))
             times = timing.summarise(samples)
             gbps = moved / times["time_us_p50"] / 1e3
-            if race.ceiling_gbps and gbps > timing.OVER_ROOF * race.ceiling_gbps:
-                text = f"{gbps:.0f} GB/s is over the measured ceiling of {race.ceiling_gbps:.0f} GB/s"
+            if ceiling and gbps > timing.OVER_ROOF * ceiling:
+                text = f"{gbps:.0f} GB/s is over the measured ceiling of {ceiling:.0f} GB/s"
                 raise Failure("over_roof", text, facts)
         except Failure as failure:
             return facts | failure.row()

@@ -159,7 +159,12 @@ SHOWDOWN = Table(
         _c("time_us_lo", pl.Float64, "us", "lower end of the 95 % interval of the median"),
         _c("time_us_hi", pl.Float64, "us", "upper end of the 95 % interval of the median"),
         _c("bytes", pl.Int64, "B", "compulsory bytes: each input read once, each output written once"),
-        _c("ceiling_gbps", pl.Float64, "GB/s", "measured ceiling of the same access mix and size, in the same race"),
+        _c(
+            "ceiling_gbps",
+            pl.Float64,
+            "GB/s",
+            "measured ceiling of this access mix and size: the race's or the run's, the higher",
+        ),
         *CLOCKS,
         *JUDGED,
         *CONTRACTS,

@@ -36,6 +36,7 @@ def main(args: argparse.Namespace) -> int:
         points=[point.identity() for point in points],
         entries=entries,
         roofs=ceilings.variants(points),
+        ceilings=ceilings.values(points),
         launch_floor_us=ceilings.launch_floor_us(),
     )
     done = measurement.run(task, len(points), measurement.context("showdown"))

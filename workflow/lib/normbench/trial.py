@@ -12,6 +12,7 @@ from typing import Any
 from normbench import ops
 from normbench.check import Expected, Verdict, check, check_copy
 from normbench.contenders import CompileError, Contender, Unsupported
+from normbench.formats import plain
 from normbench.gpu import DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
 from normbench.kernelfile import Variant
 from normbench.points import Point, canonical_json
@@ -125,7 +126,8 @@ def failure_of(error: Exception, gpu: Gpu) -> Failure:
     Raises:
         DeviceLost: the context does not answer any more; carries the same text.
     """
-    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300] if str(error).strip() else 'no text'}"
+    lines = plain(str(error)).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0][:300] if lines else 'no text'}"
     if "OutOfMemory" in type(error).__name__:
         gpu.empty_cache()
         return Failure("skipped", f"too little memory ({text})", {})

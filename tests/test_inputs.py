@@ -1,0 +1,163 @@
+"""The adversarial inputs are what they claim to be: an input that misses its fault proves nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from normbench import ops, schema
+from normbench.adversary import place
+from normbench.check import check, expect
+from normbench.gpu import FakeGpu
+from normbench.inputs import JIT_CASES, Case, every
+from normbench.tensors import Tensors
+
+GPU = FakeGpu({})
+PAIRS = list(itertools.product(ops.OPS, schema.DTYPES))
+
+
+def cases() -> Iterator[Case]:
+    for op, dtype in PAIRS:
+        yield from every(op, dtype)
+
+
+SMALL = [case for case in cases() if case.point.rows * case.point.hidden < 200_000]
+
+
+def named(name: str, op: str = "layernorm", dtype: str = "fp32") -> Tensors:
+    return place(next(case for case in every(op, dtype) if case.name == name), GPU)
+
+
+def label(case: Case) -> str:
+    return f"{case.point.op}-{case.point.dtype}-{case.name}"
+
+
+@pytest.mark.parametrize(("op", "dtype"), PAIRS)
+def test_names_and_rows_are_unique(op: str, dtype: str) -> None:
+    """``checks`` is keyed by point, contender and case."""
+    found = list(every(op, dtype))
+
+    assert len({case.name for case in found}) == len(found) >= 60
+
+
+def test_public_faults_are_all_there() -> None:
+    names = {case.name.split(".")[0] for case in cases()}
+
+    assert {"K1", "K2", "K4", "K5", "K12", "K13", "K15", "K17", "K23"} <= names
+    assert {case.name for case in cases()} >= JIT_CASES
+
+
+def test_hidden_sizes_lie_on_and_beside_every_power_of_two_a_block_may_have() -> None:
+    """K6: 1500 columns in a block of 1024."""
+    sizes = {case.point.hidden for case in cases() if case.name.startswith("hidden_")}
+
+    assert {1, 1023, 1024, 1025, 1500, 2049, 16384, 32768, 50257} <= sizes
+    assert any(size % 2 and size > 32768 for size in sizes)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=label)
+def test_a_right_answer_passes_every_input(case: Case) -> None:
+    """float64 rounded once: if it fails, the input asks for what nobody can give."""
+    tensors = place(case, GPU)
+    exact = ops.reference(case.point, tensors.inputs)
+    outputs = {name: tensor.copy_(exact[name]) for name, tensor in tensors.outputs().items()}
+
+    verdict = check(expect(case.point, tensors.inputs), outputs)
+
+    assert verdict.status == ("out_of_range" if case.name == "K4" else "ok"), verdict
+    assert verdict.failing_elements in (0, None)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=label)
+def test_an_input_is_finite_but_where_its_name_says_otherwise(case: Case) -> None:
+    x = place(case, GPU).inputs["x"]
+    assert x is not None
+
+    special = case.name.startswith(("K23", "nan", "inf", "minus_inf"))
+    assert x.shape == (case.point.rows, case.point.hidden)
+    assert int((~x.isfinite()).sum()) == int(special)
+
+
+def test_an_input_is_the_same_in_every_process() -> None:
+    """The check of a rerun compares with the first."""
+    first, again = (named("hidden_33").fingerprint() for _ in range(2))
+
+    assert first == again == 1083862862
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("K12.x", "x"), ("K12.gamma", "gamma"), ("K12.y", "y")]
+)
+@pytest.mark.parametrize("dtype", schema.DTYPES)
+def test_a_shifted_base_is_misaligned_and_the_others_are_not(name: str, tensor: str, dtype: str) -> None:
+    """K12."""
+    tensors = named(name, dtype=dtype)
+
+    def off(which: str) -> int:
+        return tensors.get(which).data_ptr() % 16  # type: ignore[union-attr]
+
+    assert off(tensor) == ops.torch_dtype(dtype).itemsize
+    assert {off(other) for other in {"x", "gamma", "beta", "y"} - {tensor}} == {0}
+
+
+def test_strided_rows_are_strided() -> None:
+    assert named("stride").inputs["x"].stride() == (1536, 1)  # type: ignore[union-attr]
+    assert named("stride_odd").inputs["x"].stride() == (1001, 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["K1.1", "K1.2", "K1.3", "K2.33333.3", "K5.12", "K5.17", "K5.1536", "K4"])
+def test_the_listed_values_are_those_of_unit_gamma_and_no_beta(name: str) -> None:
+    tensors = named(name)
+
+    assert torch.equal(tensors.inputs["gamma"], torch.ones(tensors.point.hidden))  # type: ignore[arg-type]
+    assert torch.equal(tensors.inputs["beta"], torch.zeros(tensors.point.hidden))  # type: ignore[arg-type]
+
+
+def test_padding_in_the_variance_shows() -> None:
+    """K5: with a fourth column of zeros in the block of three."""
+    x = named("K5.12").inputs["x"].double()  # type: ignore[union-attr]
+    centred = torch.nn.functional.pad(x, (0, 1)) - x.mean()
+    padded = float(centred[0, 0] / (centred[0].square().sum() / 3 + 1e-5).sqrt())
+
+    assert padded == pytest.approx(-0.15, abs=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["fp16"])
+def test_gamma_of_another_type_does_not_survive_a_cast_to_the_type_of_x(dtype: str) -> None:
+    """K15: apex#1379. The result fits, the parameter does not."""
+    tensors = named("K15", dtype=dtype)
+    gamma = tensors.inputs["gamma"]
+    assert gamma is not None
+
+    assert gamma.dtype == torch.float32
+    assert gamma.to(ops.torch_dtype(dtype)).isinf().any()
+    y = ops.reference(tensors.point, tensors.inputs)["y"]
+    assert y.to(ops.torch_dtype(dtype)).isfinite().all()
+
+
+@pytest.mark.parametrize(("op", "spared"), [("layernorm", 0.0), ("rmsnorm", 1.0)])
+def test_eps_is_seen_in_a_zero_row(op: str, spared: float) -> None:
+    """K17."""
+    for eps in ("1e-12", "1e-08", "1e-05"):
+        tensors = named(f"K17.{eps}", op, "fp16")
+        exact = ops.reference(tensors.point, tensors.inputs)
+        assert exact["y"].isfinite().all()
+        assert float(exact["rstd"][0]) == pytest.approx(float(eps) ** -0.5)
+
+
+def test_offsets_span_the_ratios_of_mean_and_deviation() -> None:
+    """K1."""
+    for exponent in range(7):
+        x = named(f"ratio_1e{exponent}").inputs["x"].double()  # type: ignore[union-attr]
+        assert float(x.mean() / x.std()) == pytest.approx(10.0**exponent, rel=0.05)
+
+
+def test_one_row_of_four_has_the_nan_in_its_last_column() -> None:
+    """K23."""
+    x = named("K23.last").inputs["x"]
+    assert x is not None
+
+    assert x.isnan().nonzero().tolist() == [[1, 1022]]

@@ -1,0 +1,551 @@
+"""Tuning, racing, roofs and verify on the faked GPU: who gets a row, what it says, and what is not done twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from measuring_fixture import COPY, EAGER, FACTS, LOOP, ROW, Recorder, fake, point, race_task, task, variant, work_off
+from normbench import ceilings, harness, inputs, ops, schema, showdown
+from normbench.cli import UserError
+from normbench.gpu import DeviceLost, buffer_sets, launches_a_sample
+from normbench.journal import Journal
+from normbench.points import Point, canonical_json
+from normbench.roofs import tensor_sizes
+from normbench.streams import MIXES, expression, variants
+from normbench.supervise import Supervisor
+
+WORK = point()
+ROOF_GBPS = 3  # what streams reach on the faked GPU
+
+
+def table(rows: list[dict[str, Any]], of: schema.Table, folder: Path) -> pl.DataFrame:
+    """Rows through the schema, as the verbs write them."""
+    harness.write(rows, of, folder / "table.parquet")
+    return schema.read(folder / "table.parquet", of)
+
+
+# tuning
+
+
+def tune(spec: str = ROW, work: Point = WORK, done: dict[str, Any] | None = None, **more: Any) -> Recorder:
+    facts = {name: more.pop(name) for name in ("faults", "slow") if name in more}
+    return work_off(task("measure", [work], spec=spec, done=done or {}, **more), fake(**facts))
+
+
+def test_every_variant_has_a_row_and_the_finalists_have_more_samples(tmp_path: Path) -> None:
+    tuned = tune()
+
+    frame = table(tuned.rows, schema.CASES, tmp_path)
+    # three variants suit 512 columns: no fewer than 128 a warp
+    assert sorted(frame["variant"]) == [variant(num_warps=warps) for warps in (1, 2, 4)]
+    assert sorted(frame["block"]) == [32, 64, 128]
+    assert set(frame["status"]) == {"ok"}
+    assert set(frame["n_samples"]) == {5, 15}
+    best = frame.filter(pl.col("time_us_p50") == frame["time_us_p50"].min())
+    assert best["n_samples"].to_list() == [15]
+    verdicts = dict(frame.select("n_samples", "verdict").rows())
+    assert verdicts == {5: "too_few", 15: "quotable"}
+    assert frame["err_ulp_max"].max() <= 0.51
+    assert len(tuned.ticks) == 1
+
+
+def test_finalists_are_three_at_most_and_close_to_the_best() -> None:
+    # every label's own factor is divided out: all variants alike
+    tuned = tune(LOOP, point(hidden=4096, rows=32))
+    times = {unit: entry["row"]["time_us_p50"] for unit, entry in tuned.done.items()}
+    final = {unit for unit, entry in tuned.done.items() if entry["stage"] == "final"}
+
+    assert 1 <= len(final) <= 3
+    assert all(times[unit] < 1.05 * min(times.values()) for unit in final)
+
+
+def test_what_is_finished_is_not_launched_again() -> None:
+    first = tune()
+
+    again = tune(done=first.done)
+
+    assert again.begun == []
+    assert again.lines == []
+    assert len(again.ticks) == 1
+
+
+def test_after_a_kill_between_the_looks_only_the_second_look_runs() -> None:
+    first = tune()
+    looked = {unit: line for [(unit, stage, row)] in first.lines if stage == "tune" for line in [stage_of(stage, row)]}
+
+    again = tune(done=looked)
+
+    assert {stage for [(_, stage, _)] in again.lines} == {"final"}
+    assert set(again.begun) == {unit for unit, entry in first.done.items() if entry["stage"] == "final"}
+
+
+def stage_of(stage: str, row: dict[str, Any]) -> dict[str, Any]:
+    return {"stage": stage, "row": row}
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        ("absent", "skipped", "not installed (planted)"),
+        ("raise", "launch_error", "RuntimeError: planted failure"),
+        ("wrong", "wrong", "elements outside the tolerance"),
+        ("no_work", "no_work", "the output was not written"),
+    ],
+)
+def test_a_failing_variant_is_a_row_without_a_time(fault: str, status: str, reason: str, tmp_path: Path) -> None:
+    tuned = tune(faults={"triton_row": fault})
+
+    frame = table(tuned.rows, schema.CASES, tmp_path)
+    assert set(frame["status"]) == {status}
+    assert all(reason in text for text in frame["reason"])
+    assert frame["time_us_p50"].null_count() == frame.height == 3
+    assert {entry["stage"] for entry in tuned.done.values()} == {"final"}
+    assert (frame["err_ulp_max"].null_count() == 0) == (fault == "wrong")
+
+
+def test_faster_than_the_ceiling_is_an_error_and_no_time(tmp_path: Path) -> None:
+    tuned = tune(ceilings={WORK.key: 1.0})
+
+    frame = table(tuned.rows, schema.CASES, tmp_path)
+    assert set(frame["status"]) == {"over_roof"}
+    assert "over the measured ceiling of 1 GB/s" in frame["reason"][0]
+    assert frame["err_ulp_max"].null_count() == 0
+    assert frame["n_samples"].null_count() == frame.height
+
+
+def test_a_refusal_is_one_row_that_names_the_reason() -> None:
+    tuned = tune(work=point(rows=1, hidden=65537))
+
+    [row] = tuned.rows
+    assert (row["status"], row["variant"], row["block"]) == ("skipped", None, None)
+    assert "65536 elements" in row["reason"]
+    assert tune(work=point(rows=1, hidden=65537), done=tuned.done).lines == []
+
+
+def test_a_point_no_variant_suits_is_one_row(tmp_path: Path) -> None:
+    kernel = tmp_path / "picky.py"
+    header = 'summary = "s"\nops = ["layernorm"]\ndtypes = ["fp32"]\nwhere = ["hidden == 7"]\n[axes]\nnum_warps = [1]'
+    kernel.write_text("\n".join(["# /// kernel", *(f"# {line}" for line in header.splitlines()), "# ///", ""]))
+
+    [row] = tune(str(kernel)).rows
+
+    assert (row["status"], row["reason"]) == ("skipped", "no variant of the sweep suits this point")
+
+
+def test_a_lost_context_leaves_a_row_and_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = fake(faults={"triton_row": "raise"})
+
+    def broken() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(gpu, "synchronize", broken)
+    recorder = Recorder()
+    told = task("measure", [WORK], spec=ROW)
+    from normbench import tuning
+    from normbench.worker import Session
+
+    with pytest.raises(DeviceLost):
+        tuning.run(Session(told, gpu, None, recorder))  # type: ignore[arg-type]
+
+    [row] = recorder.rows
+    assert (row["status"], row["reason"]) == ("launch_error", "RuntimeError: planted failure")
+
+
+def test_a_launch_near_the_floor_is_launch_bound() -> None:
+    """T3."""
+    small = point(rows=1, hidden=128, regime="latency")
+
+    near = tune(work=small, launch_floor_us=1.0).rows
+    far = tune(launch_floor_us=1.0).rows
+
+    assert {row["launch_bound"] for row in near} == {True}
+    assert {row["launch_bound"] for row in far} == {False}
+
+
+# buffers and graphs
+
+
+@pytest.mark.parametrize(
+    ("set_bytes", "l2_bytes", "regime", "sets"),
+    [
+        (1 << 30, 60 << 20, "stream", 2),
+        (60 << 20, 60 << 20, "stream", 5),
+        (1, 1 << 20, "l2", 2),
+        (1, 1 << 20, "latency", 2),
+    ],
+)
+def test_rotation_goes_beyond_l2_and_never_stays_on_one_set(
+    set_bytes: int, l2_bytes: int, regime: str, sets: int
+) -> None:
+    """T1, T6: an output that stays right because nothing else was written is seen only with two."""
+    assert buffer_sets(set_bytes, l2_bytes, regime) == sets
+
+
+@pytest.mark.parametrize("estimate_us", [0.01, 2.0, 33.3, 499.0, 1e5])
+@pytest.mark.parametrize("sets", [2, 3, 7])
+def test_a_sample_is_long_and_ends_where_the_next_does_not_begin(estimate_us: float, sets: int) -> None:
+    count = launches_a_sample(estimate_us, sets, "stream")
+
+    assert count % sets == 0
+    assert count * max(estimate_us, 0.1) >= 500
+    assert launches_a_sample(estimate_us, sets, "latency") >= 256
+
+
+# racing
+
+FIELD = (ROW, LOOP, EAGER, COPY)
+
+
+def race(
+    work: Point = WORK, specs: tuple[str, ...] = FIELD, done: dict[str, Any] | None = None, **more: Any
+) -> Recorder:
+    facts = {name: more.pop(name) for name in ("faults", "slow") if name in more}
+    return work_off(race_task(work, specs, **{"done": done or {}, **more}), fake(**facts))
+
+
+def test_a_race_has_every_contender_and_a_twin_on_the_same_samples(tmp_path: Path) -> None:
+    frame = table(race().rows, schema.SHOWDOWN, tmp_path)
+
+    assert sorted(frame["contender"]) == ["copy", "torch_eager", "triton_loop", "triton_row", "triton_row__twin"]
+    assert set(frame["status"]) == {"ok"}
+    assert set(frame["verdict"]) == {"quotable"}
+    assert frame["n_samples"].n_unique() == 1
+    assert frame["n_samples"][0] >= 15
+    assert set(frame["bytes"]) == {ops.compulsory_bytes(WORK)}
+    assert frame["ceiling_gbps"].unique().to_list() == pytest.approx([ROOF_GBPS], rel=0.01)
+    assert frame.filter(pl.col("time_us_lo") > pl.col("time_us_p50")).height == 0
+    assert frame.filter(pl.col("time_us_hi") < pl.col("time_us_p50")).height == 0
+
+
+def test_a_winners_variant_is_the_one_that_races() -> None:
+    rows = race().by("contender")
+
+    assert rows["triton_row"]["variant"] == rows["triton_row__twin"]["variant"] == variant(num_warps=4)
+    assert rows["torch_eager"]["variant"] == "{}"
+
+
+def test_contracts_are_judged_and_the_copy_has_none() -> None:
+    rows = race().by("contender")
+
+    assert rows["triton_row"]["accurate"] is True
+    assert rows["triton_row"]["allclose_torch"] is True
+    assert rows["triton_row"]["bitwise_torch"] in (True, False)
+    assert rows["copy"]["accurate"] is None
+    assert rows["copy"]["err_ulp_max"] is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        ("absent", "skipped", "not installed (planted)"),
+        ("raise", "launch_error", "RuntimeError: planted failure"),
+        ("wrong", "wrong", "elements outside the tolerance"),
+        ("no_work", "no_work", "the output was not written"),
+    ],
+)
+def test_a_failing_baseline_is_a_row_and_the_race_goes_on(
+    fault: str, status: str, reason: str, tmp_path: Path
+) -> None:
+    frame = table(race(faults={"torch_eager": fault}).rows, schema.SHOWDOWN, tmp_path)
+
+    [failed] = frame.filter(pl.col("contender") == "torch_eager").rows(named=True)
+    assert failed["status"] == status
+    assert reason in failed["reason"]
+    assert (failed["time_us_p50"], failed["verdict"]) == (None, None)
+    assert frame.filter(pl.col("status") == "ok").height == 4
+
+
+def test_the_twin_is_of_the_fastest_of_ours_that_runs() -> None:
+    assert "triton_loop__twin" in race(faults={"triton_row": "wrong"}).by("contender")
+
+
+def test_libraries_alone_race_without_a_twin() -> None:
+    assert race(specs=(EAGER, COPY)).by("contender").keys() == {"torch_eager", "copy"}
+
+
+def test_a_race_nobody_starts_is_rows_only() -> None:
+    rows = race(specs=(EAGER,), faults={"torch_eager": "absent"}).rows
+
+    assert [row["status"] for row in rows] == ["skipped"]
+
+
+def test_faster_than_the_races_own_ceiling_is_an_error(tmp_path: Path) -> None:
+    frame = table(race(slow={"triton_loop": 0.3}).rows, schema.SHOWDOWN, tmp_path)
+
+    [over] = frame.filter(pl.col("contender") == "triton_loop").rows(named=True)
+    assert over["status"] == "over_roof"
+    assert "is over the measured ceiling of" in over["reason"]
+    assert (over["time_us_p50"], over["samples_us"], over["verdict"]) == (None, None, None)
+    assert over["ceiling_gbps"] == pytest.approx(ROOF_GBPS, rel=0.01)
+    assert over["err_ulp_max"] is not None
+
+
+def test_a_slow_contender_is_slow() -> None:
+    plain, slowed = (race(slow={"torch_eager": factor}).by("contender") for factor in (1.0, 2.0))
+
+    ratio = slowed["torch_eager"]["time_us_p50"] / plain["torch_eager"]["time_us_p50"]
+    assert ratio == pytest.approx(2, rel=0.01)
+
+
+def test_outside_the_stream_regime_there_is_no_ceiling() -> None:
+    """T1, T3."""
+    rows = race(point(rows=1, hidden=128, regime="latency"), launch_floor_us=1.0).rows
+
+    assert {row["ceiling_gbps"] for row in rows} == {None}
+    assert {row["launch_bound"] for row in rows} == {True}
+
+
+def test_a_finished_race_is_not_run_again() -> None:
+    first = race()
+
+    again = race(done=first.done)
+
+    assert (again.begun, again.lines) == ([], [])
+
+
+def test_those_a_crash_left_behind_race_without_the_one_that_crashed() -> None:
+    crashed = f"{WORK.key} race {LOOP}"
+
+    left = race(done={crashed: {"stage": "final", "row": {}}})
+
+    assert left.by("contender").keys() == {"triton_row", "triton_row__twin", "torch_eager", "copy"}
+
+
+def test_a_twin_that_broke_the_process_does_not_start_again() -> None:
+    """Its row is the only one known; to bind it once more would break the process for ever."""
+    twin = f"{WORK.key} race {ROW}__twin"
+
+    left = race(done={twin: {"stage": "final", "row": {}}})
+
+    assert twin not in left.begun
+    assert left.by("contender").keys() == {"triton_row", "triton_loop", "torch_eager", "copy"}
+
+
+def test_a_refusal_by_the_point_is_a_row() -> None:
+    rows = race(point(rows=1, hidden=65537)).by("contender")
+
+    assert rows["triton_row"]["status"] == "skipped"
+    assert "triton_loop__twin" in rows
+
+
+@pytest.mark.slow
+def test_a_race_survives_a_crash_and_a_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In processes of their own, as on a GPU."""
+    (tmp_path / "gpu.json").write_text(json.dumps(FACTS | {"faults": {"triton_loop": "crash", "copy": "hang"}}))
+    monkeypatch.setenv("NORMBENCH_FAKE_GPU", str(tmp_path / "gpu.json"))
+
+    done = Supervisor(race_task(WORK, (ROW, LOOP, COPY, EAGER)), Journal(None, ""), 4, lambda _: None).run()
+
+    frame = table([entry["row"] for entry in done.values()], schema.SHOWDOWN, tmp_path)
+    status = dict(frame.select("contender", "status").rows())
+    assert status == {
+        "triton_row": "ok",
+        "triton_row__twin": "ok",
+        "torch_eager": "ok",
+        "triton_loop": "launch_error",
+        "copy": "timeout",
+    }
+    reasons = dict(frame.select("contender", "reason").rows())
+    assert reasons["triton_loop"].startswith("the process was ended by signal SIGSEGV")
+    assert reasons["copy"] == "took longer than 4 s and was ended"
+
+
+# who races
+
+
+class Arguments:
+    """What the command line of ``showdown`` says of the field."""
+
+    op = "layernorm"
+    kernels = [ROW, LOOP]
+    builds: list[str] = []
+    baselines = [EAGER]
+
+    def __init__(self, *cases: Path) -> None:
+        self.cases = list(cases)
+
+
+def case(contender: str, warps: int, time_us: float, n_samples: int, status: str = "ok") -> dict[str, Any]:
+    row = WORK.identity() | {"device": "faked", "run": "local", "contender": contender, "lang": "triton"}
+    row |= {"variant": variant(num_warps=warps), "status": status, "sources": "abc"}
+    return row | ({"time_us_p50": time_us, "n_samples": n_samples} if status == "ok" else {"reason": "planted"})
+
+
+def field(tmp_path: Path, *rows: dict[str, Any]) -> showdown.Field:
+    harness.write(rows, schema.CASES, tmp_path / "cases.parquet")
+    return showdown.Field(Arguments(tmp_path / "cases.parquet"))  # type: ignore[arg-type]
+
+
+def test_a_longer_look_counts_before_a_lucky_short_one(tmp_path: Path) -> None:
+    found = field(tmp_path, case("triton_row", 1, 9.0, 5), case("triton_row", 2, 10.0, 15)).entries(WORK)
+
+    assert [entry["variant"] for entry in found] == [{"num_warps": 2}, {}]
+
+
+def test_the_fastest_of_ours_comes_first(tmp_path: Path) -> None:
+    found = field(tmp_path, case("triton_row", 1, 9.0, 15), case("triton_loop", 2, 8.0, 15)).entries(WORK)
+
+    assert [Path(entry["spec"]).stem for entry in found] == ["triton_loop", "triton_row", "torch_eager"]
+
+
+def test_another_winner_is_another_race(tmp_path: Path) -> None:
+    one, other = (field(tmp_path, case("triton_row", warps, 9.0, 15)).entries(WORK) for warps in (1, 2))
+
+    assert one[1]["spec"] == other[1]["spec"] == EAGER
+    assert one[1]["unit"] != other[1]["unit"]
+
+
+def test_a_kernel_without_a_winner_is_told_in_the_words_of_its_tuning(tmp_path: Path) -> None:
+    rows = (case("triton_row", 1, 9.0, 15), *(case("triton_loop", warps, 0, 0, "wrong") for warps in (1, 2)))
+    found = field(tmp_path, *rows)
+
+    [absent] = found.absentees([WORK], [tmp_path / "cases.parquet"])
+
+    assert (absent["contender"], absent["status"], absent["reason"]) == ("triton_loop", "wrong", "planted")
+    assert len(found.entries(WORK)) == 2
+
+
+# roofs
+
+
+@pytest.fixture(scope="module")
+def measured_roofs() -> Recorder:
+    return work_off(task("ceilings", [WORK, point(rows=1, hidden=128, regime="latency")]))
+
+
+def test_every_mix_has_a_roof_at_every_size_and_the_library_copy_beside_it(
+    measured_roofs: Recorder, tmp_path: Path
+) -> None:
+    frame = table(measured_roofs.rows, schema.CEILINGS, tmp_path)
+    size = 1 << 19
+    found = {(row["name"], row["size_bytes"]): row for row in frame.iter_rows(named=True)}
+
+    streams = {(mix, count * size) for mix, count in MIXES.items()} | {("torch_copy", 2 * size)}
+    assert streams < found.keys()
+    assert {name for name, _ in found.keys() - streams} == {"l2_copy", "launch_floor", "fma_fp32"}
+    assert all(found[key]["value"] == pytest.approx(ROOF_GBPS, rel=0.01) for key in streams)
+    assert all(found[key]["unit"] == "GB/s" for key in streams)
+    assert (found["launch_floor", 0]["unit"], found["fma_fp32", 0]["unit"]) == ("us", "TFLOP/s")
+    assert found["launch_floor", 0]["value"] == pytest.approx(0.5, rel=0.01)
+    assert found["torch_copy", 2 * size]["variant"] is None
+
+
+def test_a_roofs_winner_can_be_launched_again(measured_roofs: Recorder) -> None:
+    for row in measured_roofs.rows:
+        if row["name"] in MIXES:
+            assert expression(row["name"], json.loads(row["variant"])).startswith(("stream<", "bulk_copy<"))
+            assert json.loads(row["variant"]) in variants(row["name"], fake())
+
+
+def test_known_roofs_are_not_measured_again(measured_roofs: Recorder) -> None:
+    again = work_off(task("ceilings", [WORK], done=measured_roofs.done))
+
+    assert again.begun == []
+
+
+def test_sizes_are_those_of_the_stream_regime_once_each() -> None:
+    points = [point(rows=1000, hidden=512), point(rows=1024, hidden=512), point(regime="l2"), point(dtype="bf16")]
+
+    assert tensor_sizes(points) == [1 << 18, 1 << 21]
+    assert tensor_sizes([point(regime="latency")]) == []
+
+
+def test_bulk_copies_are_only_for_architectures_that_have_them() -> None:
+    kinds = {arch: {v["kind"] for v in variants("copy", fake(arch=arch))} for arch in ("sm_80", "sm_90")}
+
+    assert kinds == {"sm_80": {"stream"}, "sm_90": {"stream", "bulk"}}
+
+
+def test_the_ceiling_of_a_point_is_that_of_the_nearest_size(tmp_path: Path) -> None:
+    names = {"device": "faked", "run": "local", "sources": "abc", "unit": "GB/s"}
+    sizes = {1 << 20: 3000.0, 1 << 28: 4000.0}
+    rows = [names | {"name": "copy", "size_bytes": size, "value": value} for size, value in sizes.items()]
+    rows += [names | {"name": "launch_floor", "size_bytes": 0, "value": 1.5, "unit": "us"}]
+    harness.write(rows, schema.CEILINGS, tmp_path / "ceilings.parquet")
+
+    found = harness.Ceilings(tmp_path / "ceilings.parquet")
+
+    small, large, latency = point(), point(rows=1 << 15, hidden=1024), point(regime="latency")
+    assert found.values([small, large, latency]) == {small.key: 3000.0, large.key: 4000.0}
+    assert found.launch_floor_us() == 1.5
+
+
+def test_a_ceiling_that_failed_is_tried_again_next_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Everything is judged by it: it is an error, not a row, and must not be remembered."""
+    journal = tmp_path / "ceilings.jsonl"
+    journal.write_text("{}\n")
+    failed = {"name": "copy", "status": "timeout", "reason": "took longer than 30 s and was ended"}
+
+    class Broken:
+        points = [WORK]
+        journal_path = journal
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def task(self, **_: object) -> dict[str, Any]:
+            return {}
+
+        def context(self, *_: object) -> str:
+            return ""
+
+        def run(self, *_: object) -> dict[str, Any]:
+            return {"copy 1024": {"stage": "final", "row": failed}}
+
+    monkeypatch.setattr(ceilings, "Measurement", Broken)
+
+    with pytest.raises(UserError, match="ceiling copy: took longer than 30 s"):
+        ceilings.main(None)  # type: ignore[arg-type]
+
+    assert not journal.exists()
+
+
+# verify
+
+
+def verified(spec: str, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Recorder:
+    """The short cases only."""
+    short = [case for case in inputs.every("layernorm", "fp16") if case.point.rows * case.point.hidden < 20_000]
+    monkeypatch.setattr("normbench.adversary.every", lambda op, dtype: iter(short))
+    told = task("verify", spec=spec, ops=["layernorm"], dtypes=["fp16"], **more)
+    return work_off(told, fake(**{name: more[name] for name in ("faults",) if name in more}))
+
+
+def test_verify_has_a_row_for_every_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    frame = table(verified(ROW, monkeypatch).rows, schema.CHECKS, tmp_path)
+
+    assert {"K1.1", "K5.17", "K12.x", "K13", "K15", "K23.last", "stats", "stride_odd"} <= set(frame["case"])
+    assert set(frame["status"]) == {"ok"}
+    assert frame["deterministic"].all()
+
+
+def test_verify_rejects_a_contender_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = verified(ROW, monkeypatch, faults={"triton_row": "wrong"}).by("case")
+
+    right = {name for name, row in rows.items() if row["status"] == "ok"}
+    # half as much again is right where the right value is 0: constant rows, some only once they are fp16, and none
+    assert {name.split(".")[0] for name in right} == {"K1", "K2", "K13"}
+    assert "K1.1" not in right
+    assert rows["K5.17"]["failing_elements"] == 32
+
+
+def test_verify_does_not_run_a_known_input_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = verified(ROW, monkeypatch)
+
+    assert verified(ROW, monkeypatch, done=first.done).begun == []
+
+
+def test_compiled_baselines_get_the_short_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = EAGER.replace("torch_eager", "torch_compile")
+
+    assert set(verified(compiled, monkeypatch).by("case")) <= inputs.JIT_CASES
+
+
+def test_identities_are_canonical() -> None:
+    """Two writings of one variant are one unit."""
+    assert canonical_json({"b": 1, "a": 2}) == canonical_json({"a": 2, "b": 1}) == '{"a":2,"b":1}'
