@@ -67,7 +67,7 @@ def test_a_noisy_day_raises_the_margin(tmp_path: Path) -> None:
     twin = {"cta_row__twin": {"time_us_p50": 103.0}}
     found = compared(tmp_path, Study(seed=1), Study(seed=2, slow={"naive": 1.02}, changes=twin))
 
-    assert found.margin == pytest.approx(0.03, abs=2e-3)
+    assert found.margins["stream"] == pytest.approx(0.03, abs=2e-3)
     assert verdicts(found, "naive") == {"SAME"}
 
 
@@ -75,7 +75,7 @@ def test_without_a_twin_nothing_is_decided(tmp_path: Path) -> None:
     twin = {"cta_row__twin": FAILED}
     found = compared(tmp_path, Study(), Study(seed=2, slow={"naive": 1.5}, changes=twin))
 
-    assert found.margin is None
+    assert found.margins == {}
     assert verdicts(found, "naive") == {"AMBIGUOUS"}
 
 

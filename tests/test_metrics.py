@@ -140,10 +140,16 @@ def test_points_come_from_the_newest_run_that_has_them() -> None:
     assert sorted(kept.select("hidden", "run", "time_us_p50").rows()) == [(4096, new, 90.0), (8192, old, 55.0)]
 
 
-def test_noise_floor_is_the_largest_difference_of_a_twin_from_itself() -> None:
-    frame = race(timed("cta_row", 100.0), timed("cta_row__twin", 99.0), timed("liger", 50.0))
-    assert metrics.noise_floor(frame) == pytest.approx(0.01)
-    assert metrics.noise_floor(race(timed("liger", 50.0))) is None
+def test_a_noise_floor_that_mixes_regimes_or_lets_one_race_set_it() -> None:
+    calm = [
+        race(timed("cta_row", 100.0), timed("cta_row__twin", 99.0), point=Point("layernorm", "bf16", rows, 4096))
+        for rows in range(1, 40)
+    ]
+    disturbed = race(timed("cta_row", 100.0), timed("cta_row__twin", 120.0), point=Point("layernorm", "bf16", 40, 4096))
+    l2 = race(timed("cta_row", 5.0), timed("cta_row__twin", 5.2), point=Point("layernorm", "bf16", 64, 4096, "l2"))
+    floors = metrics.noise_floors(pl.concat([*calm, disturbed, l2]))
+    assert floors == {"stream": pytest.approx(0.01), "l2": pytest.approx(0.04)}
+    assert metrics.noise_floors(race(timed("liger", 50.0))) == {}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None])

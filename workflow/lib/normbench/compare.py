@@ -2,7 +2,7 @@
 
 Rows of the same point and contender are compared. FASTER and SLOWER need the whole 95 % block-bootstrap interval of the
 ratio of medians to clear a margin, in time and, where both SM clocks are known, in cycles; SAME needs it inside. The
-margin is 0.5 %, or the largest difference between an A/A twin and its original in either run where that is more.
+margin is 0.5 %, or the A/A noise floor of the point's regime in either run where that is more.
 Exit code 1: a confirmed SLOWER between GPUs of one model, or a newly wrong row; else 0.
 """
 
@@ -56,13 +56,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """left, right: run ids. margin: relative difference that counts, None without an A/A twin in both runs.
+    """left, right: run ids. margins: relative difference that counts by regime, absent without twins in both.
+
     not_judged: common rows without a quotable time on both sides. newly_wrong: sentences."""
 
     left: str
     right: str
     same_model: bool
-    margin: float | None
+    margins: dict[str, float]
     rows: list[Row]
     not_judged: int
     newly_wrong: list[str]
@@ -87,15 +88,15 @@ def compare(left: Run, right: Run) -> Comparison:
     pairs = _pairs(left, right, "showdown")
     if pairs.is_empty():
         raise ArchiveError(f"{left.id} and {right.id} have no point and contender in common")
-    margin = _margin(left, right)
+    margins = _margins(left, right)
     judged = pairs.filter(_quotable("") & _quotable("_right"))
-    rows = [_judge(pair, margin) for pair in judged.iter_rows(named=True)]
+    rows = [_judge(pair, margins.get(pair["regime"])) for pair in judged.iter_rows(named=True)]
     rows.sort(key=lambda row: (VERDICTS.index(row.verdict), -row.ratio, row.op, row.dtype, row.hidden, row.contender))
     return Comparison(
         left=left.id,
         right=right.id,
         same_model=left.machine.get("model") == right.machine.get("model"),
-        margin=margin,
+        margins=margins,
         rows=rows,
         not_judged=pairs.height - judged.height,
         newly_wrong=[*_newly_wrong(pairs), *_newly_wrong(_pairs(left, right, "checks"))],
@@ -112,10 +113,9 @@ def _quotable(side: str) -> pl.Expr:
     return (pl.col(f"status{side}") == "ok") & (pl.col(f"verdict{side}") == "quotable").fill_null(False)
 
 
-def _margin(left: Run, right: Run) -> float | None:
-    floors = [metrics.noise_floor(run.tables["showdown"]) for run in (left, right)]
-    known = [floor for floor in floors if floor is not None]
-    return max(LEAST_MARGIN, *known) if len(known) == len(floors) else None
+def _margins(left: Run, right: Run) -> dict[str, float]:
+    ours, theirs = (metrics.noise_floors(run.tables["showdown"]) for run in (left, right))
+    return {regime: max(LEAST_MARGIN, ours[regime], theirs[regime]) for regime in ours if regime in theirs}
 
 
 def _judge(pair: dict[str, Any], margin: float | None) -> Row:
@@ -254,8 +254,9 @@ def _number(value: float | None, form: str) -> str:
 
 def _summary(found: Comparison) -> list[str]:
     counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
-    margin = "unknown, since a run has no A/A twin" if found.margin is None else f"{100 * found.margin:.2f} %"
-    lines = [f"{counts}; {found.not_judged} common rows have no quotable time on both sides. Margin: {margin}."]
+    margins = ", ".join(f"{100 * margin:.2f} % ({regime})" for regime, margin in found.margins.items())
+    margins = margins or "unknown, since a run has no A/A twin"
+    lines = [f"{counts}; {found.not_judged} common rows have no quotable time on both sides. Margin: {margins}."]
     if not found.same_model:
         lines.append("The GPUs are of different models, so a SLOWER is a finding and not a regression.")
     return lines + [f"newly wrong: {sentence}" for sentence in found.newly_wrong]

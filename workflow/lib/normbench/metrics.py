@@ -200,14 +200,25 @@ def with_winners(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def noise_floor(frame: pl.DataFrame) -> float | None:
-    """Largest relative difference of medians between an A/A twin and its original over all races, or None."""
+NOISE_SHARE = 0.95  # of the races; the largest of all would let one disturbed race blur every other
+
+
+def noise_floors(frame: pl.DataFrame) -> dict[str, float]:
+    """By regime: the relative difference of medians between an A/A twin and its original that NOISE_SHARE of the races
+    do not exceed. A regime without a twin is absent."""
     twins = frame.filter(TWIN & pl.col("time_us_p50").is_not_null()).select(
         *RACE, pl.col("contender").str.strip_suffix("__twin"), pl.col("time_us_p50").alias("twin_us")
     )
     pairs = frame.join(twins, on=[*RACE, "contender"], how="inner")
-    value = pairs.select((pl.col("twin_us") / pl.col("time_us_p50") - 1).abs().max()).item()
-    return None if value is None else float(value)
+    difference = (pl.col("twin_us") / pl.col("time_us_p50") - 1).abs().alias("difference")
+    found = (
+        pairs.select("regime", difference)
+        .drop_nulls()
+        .group_by("regime", maintain_order=True)
+        .agg(pl.col("difference").quantile(NOISE_SHARE, "linear"))
+        .sort("regime", descending=True)
+    )
+    return dict(found.iter_rows())
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def build(one: Measured, title: str = "normbench") -> str:
             (name, metric) for name, metric in metrics.METRICS.items() if metric.unit or "over" in metric.meaning
         ],
         "ceilings": _ceilings(one),
-        "noise": metrics.noise_floor(one.showdown),
+        "noise": metrics.noise_floors(one.showdown),
         "sources": sorted({*one.showdown["sources"].drop_nulls(), *one.cases["sources"].drop_nulls()}),
         "data": specs.json(themes={"light": theme.LIGHT, "dark": theme.DARK}),
     }
