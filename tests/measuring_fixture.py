@@ -8,10 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from normbench.gpu import FakeGpu
 from normbench.points import Point, Semantics, canonical_json
 from normbench.streams import variants
 from normbench.worker import RUNNERS, Session
+
+torch.set_num_threads(1)  # several test processes share the cores, and the tensors are small
 
 ROOT = Path(__file__).resolve().parents[1]
 FACTS = json.loads((ROOT / "tests" / "fake_gpu.json").read_text())

@@ -409,6 +409,8 @@ def test_the_copy_is_judged_by_its_source() -> None:
     target.poison()
 
     assert check_copy(x, x.clone()).ok
+    assert check_copy(-x.sqrt(), -x.sqrt()).ok, "NaN is copied like any other value"
+    assert check_copy(torch.zeros(1), -torch.zeros(1)).status == "wrong"
     assert check_copy(x, x + 1).status == "wrong"
     assert check_copy(x, target.view).status == "no_work"
 

@@ -189,7 +189,7 @@ def test_import_that_hangs_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def pretend_installed(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    installed = [imports.sources.BASELINES[name] for name in names]
+    installed = [imports.sources.distributions()[name] for name in names]
     monkeypatch.setattr(imports.sources, "version", lambda package: "1.2.3" if package in installed else None)
 
 

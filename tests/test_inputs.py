@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from measuring_fixture import fake
 from normbench import ops, schema
 from normbench.adversary import place
 from normbench.check import check, expect
-from normbench.gpu import FakeGpu
 from normbench.inputs import JIT_CASES, Case, every
 from normbench.tensors import Tensors
 
-GPU = FakeGpu({})
+GPU = fake()
 PAIRS = list(itertools.product(ops.OPS, schema.DTYPES))
 
 
@@ -82,15 +86,19 @@ def test_an_input_is_finite_but_where_its_name_says_otherwise(case: Case) -> Non
 
 
 def test_an_input_is_the_same_in_every_process() -> None:
-    """The check of a rerun compares with the first."""
-    first, again = (named("hidden_33").fingerprint() for _ in range(2))
+    """A rerun continues the checks of another process: no hash of Python's own may enter a seed."""
+    text = "from test_inputs import named; print(named('hidden_33').fingerprint())"
+    command = [sys.executable, "-c", text]
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
 
-    assert first == again == 1083862862
+    other = subprocess.run(
+        command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True, check=True
+    )
+
+    assert int(other.stdout) == named("hidden_33").fingerprint()
 
 
-@pytest.mark.parametrize(
-    ("name", "tensor"), [("K12.x", "x"), ("K12.gamma", "gamma"), ("K12.y", "y")]
-)
+@pytest.mark.parametrize(("name", "tensor"), [("K12.x", "x"), ("K12.gamma", "gamma"), ("K12.y", "y")])
 @pytest.mark.parametrize("dtype", schema.DTYPES)
 def test_a_shifted_base_is_misaligned_and_the_others_are_not(name: str, tensor: str, dtype: str) -> None:
     """K12."""
@@ -125,21 +133,19 @@ def test_padding_in_the_variance_shows() -> None:
     assert padded == pytest.approx(-0.15, abs=0.01)
 
 
-@pytest.mark.parametrize("dtype", ["fp16"])
-def test_gamma_of_another_type_does_not_survive_a_cast_to_the_type_of_x(dtype: str) -> None:
+def test_gamma_in_fp32_does_not_survive_a_cast_to_fp16() -> None:
     """K15: apex#1379. The result fits, the parameter does not."""
-    tensors = named("K15", dtype=dtype)
+    tensors = named("K15", dtype="fp16")
     gamma = tensors.inputs["gamma"]
     assert gamma is not None
 
     assert gamma.dtype == torch.float32
-    assert gamma.to(ops.torch_dtype(dtype)).isinf().any()
-    y = ops.reference(tensors.point, tensors.inputs)["y"]
-    assert y.to(ops.torch_dtype(dtype)).isfinite().all()
+    assert gamma.half().isinf().tolist() == [False, True, True, False]
+    assert ops.reference(tensors.point, tensors.inputs)["y"].half().isfinite().all()
 
 
-@pytest.mark.parametrize(("op", "spared"), [("layernorm", 0.0), ("rmsnorm", 1.0)])
-def test_eps_is_seen_in_a_zero_row(op: str, spared: float) -> None:
+@pytest.mark.parametrize("op", ops.OPS)
+def test_eps_is_seen_in_a_zero_row(op: str) -> None:
     """K17."""
     for eps in ("1e-12", "1e-08", "1e-05"):
         tensors = named(f"K17.{eps}", op, "fp16")

@@ -248,9 +248,7 @@ def test_contracts_are_judged_and_the_copy_has_none() -> None:
         ("no_work", "no_work", "the output was not written"),
     ],
 )
-def test_a_failing_baseline_is_a_row_and_the_race_goes_on(
-    fault: str, status: str, reason: str, tmp_path: Path
-) -> None:
+def test_a_failing_baseline_is_a_row_and_the_race_goes_on(fault: str, status: str, reason: str, tmp_path: Path) -> None:
     frame = table(race(faults={"torch_eager": fault}).rows, schema.SHOWDOWN, tmp_path)
 
     [failed] = frame.filter(pl.col("contender") == "torch_eager").rows(named=True)
@@ -339,7 +337,7 @@ def test_a_race_survives_a_crash_and_a_hang(monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "gpu.json").write_text(json.dumps(FACTS | {"faults": {"triton_loop": "crash", "copy": "hang"}}))
     monkeypatch.setenv("NORMBENCH_FAKE_GPU", str(tmp_path / "gpu.json"))
 
-    done = Supervisor(race_task(WORK, (ROW, LOOP, COPY, EAGER)), Journal(None, ""), 4, lambda _: None).run()
+    done = Supervisor(race_task(WORK, (ROW, LOOP, COPY, EAGER)), Journal(None, ""), 6, lambda _: None).run()
 
     frame = table([entry["row"] for entry in done.values()], schema.SHOWDOWN, tmp_path)
     status = dict(frame.select("contender", "status").rows())
@@ -352,7 +350,7 @@ def test_a_race_survives_a_crash_and_a_hang(monkeypatch: pytest.MonkeyPatch, tmp
     }
     reasons = dict(frame.select("contender", "reason").rows())
     assert reasons["triton_loop"].startswith("the process was ended by signal SIGSEGV")
-    assert reasons["copy"] == "took longer than 4 s and was ended"
+    assert reasons["copy"] == "took longer than 6 s and was ended"
 
 
 # who races
@@ -532,6 +530,13 @@ def test_verify_rejects_a_contender_that_is_wrong(monkeypatch: pytest.MonkeyPatc
     assert {name.split(".")[0] for name in right} == {"K1", "K2", "K13"}
     assert "K1.1" not in right
     assert rows["K5.17"]["failing_elements"] == 32
+
+
+def test_verify_judges_the_copy_by_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = verified(COPY, monkeypatch).by("case")
+
+    assert {row["status"] for row in rows.values()} == {"ok"}
+    assert rows["K1.1"]["accurate"] is None
 
 
 def test_verify_does_not_run_a_known_input_again(monkeypatch: pytest.MonkeyPatch) -> None:

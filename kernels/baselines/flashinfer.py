@@ -7,6 +7,7 @@ from normbench.contenders import Unsupported
 
 LANG = "library"
 DISTRIBUTION = "flashinfer-python"
+JIT = "hidden"
 
 
 def prepare(t):

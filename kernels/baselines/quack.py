@@ -6,6 +6,7 @@ from normbench.contenders import Unsupported
 
 LANG = "library"
 DISTRIBUTION = "quack-kernels"
+JIT = "hidden"
 
 
 def prepare(t):

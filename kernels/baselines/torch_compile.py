@@ -6,6 +6,7 @@ from normbench.contenders import Unsupported
 
 LANG = "torch"
 DISTRIBUTION = "torch"
+JIT = "rows"
 _compiled = {}
 
 

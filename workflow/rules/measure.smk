@@ -139,7 +139,7 @@ rule verify_contender:
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
         code=known.measuring(),
-        inputs=known.modules(["adversary.py", "verify.py"]),
+        inputs=known.verifying(),
     output:
         checks="results/{target}/checks/{contender}.parquet",
     log:

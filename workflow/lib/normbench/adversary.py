@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from normbench import ops
-from normbench.check import check, expect
+from normbench.check import check, check_copy, expect
 from normbench.contenders import CompileError, Contender, Ours, Unsupported, load
 from normbench.gpu import DeviceLost, Gpu
 from normbench.inputs import JIT_CASES, Case, every
@@ -17,8 +17,6 @@ from normbench.supervise import utc_now
 from normbench.tensors import Guarded, Tensors, guarded, integers
 from normbench.trial import Failure, columns, failure_of, identity
 from normbench.worker import Session
-
-JIT = ("torch_compile", "quack", "liger", "flashinfer")  # compile per shape: they get JIT_CASES only
 
 
 def run(session: Session) -> None:
@@ -36,7 +34,7 @@ def _cases(task: dict[str, Any], contender: Contender) -> Iterator[Case]:
     for op in task["ops"]:
         for dtype in task["dtypes"]:
             for case in every(op, dtype):
-                if contender.stem not in JIT or case.name in JIT_CASES:
+                if not contender.jit or case.name in JIT_CASES:
                     yield case
 
 
@@ -86,7 +84,8 @@ class Attempt:
             self.gpu.synchronize()
             first = {name: tensor.clone() for name, tensor in outputs.items()}
             expected = expect(self.case.point, tensors.inputs, with_torch=True)
-            verdict = check(expected, first)
+            copied = self.contender.copies
+            verdict = check_copy(tensors.inputs["x"], first["y"]) if copied else check(expected, first)
             tensors.poison()
             again = launch()
             self.gpu.synchronize()

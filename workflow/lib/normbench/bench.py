@@ -30,8 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    study = config.load({"block": args.block} if args.block else {})
-    rows = args.rows or max(1, study.elements // args.hidden)
+    study = config.load({"hidden": [args.hidden]} | ({"block": args.block} if args.block else {}))
+    rows = max(1, study.elements // args.hidden) if args.rows is None else args.rows
+    if rows < 1:
+        raise UserError(f"rows: {rows} is not a whole number from 1 on")
     point = Point(args.op, args.dtype, rows, args.hidden, args.regime, Semantics.parse(args.semantics))
     gpu = local_gpu(args.device)
     with tempfile.TemporaryDirectory() as folder:
@@ -48,8 +50,9 @@ def main(args: argparse.Namespace) -> int:
             "variant": args.variant,
             "points": [point.identity()],
         }
-        done = Supervisor(task, Journal(None, ""), study.timeout_s, lambda _: None).run()
-    return report(point, [entry["row"] for unit, entry in done.items() if unit.startswith("race ")], done)
+        with harness.gpu_lock(gpu.uuid):
+            done = Supervisor(task, Journal(None, ""), study.timeout_s, lambda _: None).run()
+    return report(point, *outcome(args.contender, {unit: entry["row"] for unit, entry in done.items()}))
 
 
 def local_gpu(wanted: str | None) -> device.Gpu:
@@ -86,7 +89,14 @@ def built(spec: str, gpu: device.Gpu, blocks: list[int], folder: Path) -> Path |
     return path
 
 
-def report(point: Point, rows: list[dict[str, Any]], done: dict[str, Any]) -> int:
+def outcome(contender: str, rows: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(the contender's row in the race, or what kept it out; the rows of the others) from the rows by unit."""
+    race = {unit: row for unit, row in rows.items() if unit.startswith("race ")}
+    own = race.pop(f"race {contender}", None)
+    return own or next(row for unit, row in rows.items() if unit not in race), list(race.values())
+
+
+def report(point: Point, own: dict[str, Any], others: list[dict[str, Any]]) -> int:
     """Print the race as a table; 1 where the contender has no time."""
     from rich.console import Console
     from rich.table import Table
@@ -94,12 +104,11 @@ def report(point: Point, rows: list[dict[str, Any]], done: dict[str, Any]) -> in
     table = Table(title=f"{point.op} {point.dtype} {point.rows} x {point.hidden} ({point.regime})")
     for name in ("contender", "variant", "check", "us", "GB/s", "% of ceiling", "verdict"):
         table.add_column(name)
-    for row in rows or [entry["row"] for entry in done.values()][:1]:
+    for row in (own, *others):
         table.add_row(*_cells(row))
     Console().print(table)
-    first = rows[0] if rows else {}
-    if first.get("status") != "ok":
-        print(first.get("reason") or "no variant could be timed", file=sys.stderr)
+    if own["status"] != "ok":
+        print(own["reason"], file=sys.stderr)
         return 1
     return 0
 

@@ -7,6 +7,7 @@ import argparse
 from normbench import harness, schema
 from normbench.cli import UserError
 from normbench.harness import Measurement
+from normbench.roofs import tensor_sizes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,10 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     measurement = Measurement(args, "ceilings", "ceilings")
-    points = [point.identity() for point in measurement.points]
-    done = measurement.run(measurement.task(points=points), 15, measurement.context("ceilings", points))
+    task = measurement.task(points=[point.identity() for point in measurement.points])
+    done = measurement.run(task, 15, measurement.context("ceilings", tensor_sizes(measurement.points)))
     for entry in done.values():
         if "value" not in entry["row"]:
+            # a ceiling is no contender: without it nothing can be judged, so it is tried again next time
+            measurement.journal_path.unlink(missing_ok=True)
             raise UserError(f"ceiling {entry['row']['name']}: {entry['row']['reason']}")
     harness.write((entry["row"] for entry in done.values()), schema.CEILINGS, args.out)
     return 0

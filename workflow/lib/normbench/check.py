@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from normbench import ops
 from normbench.points import Point
-from normbench.tensors import poisoned
+from normbench.tensors import integers, poisoned
 
 if TYPE_CHECKING:
     import torch
 
+INFINITY = float("inf")
 CHUNK_ELEMENTS = 1 << 25  # float64 temporaries of a check stay under 300 MB each
 
 
@@ -104,19 +105,18 @@ def check(expected: Expected, outputs: dict[str, torch.Tensor]) -> Verdict:
     if bool(poisoned(y).all()):
         return Verdict("no_work", "the output was not written")
     verdict = _errors(expected, y)
-    for name, exact in expected.stats.items():
-        if verdict.ok and outputs.get(name) is not None and not _stat_close(outputs[name], exact, name, expected):
-            return Verdict("wrong", f"{name} is off by more than its tolerance", verdict.err_max_abs)
+    if verdict.ok and (reason := _wrong_statistic(expected, outputs)):
+        return replace(verdict, status="wrong", reason=reason, accurate=False)
     return verdict
 
 
 def check_copy(x: torch.Tensor | None, y: torch.Tensor) -> Verdict:
-    """The device copy is right when y equals x; it has no error against a norm."""
+    """The device copy is right when y has the bits of x; it has no error against a norm."""
     if bool(poisoned(y).all()) and y.numel():
         return Verdict("no_work", "the output was not written")
     import torch
 
-    same = x is not None and torch.equal(x, y)
+    same = x is not None and torch.equal(integers(x), integers(y))
     return Verdict("ok") if same else Verdict("wrong", "the copy differs from its source")
 
 
@@ -132,18 +132,16 @@ def _errors(expected: Expected, y: torch.Tensor) -> Verdict:
         part, exact = y[rows], expected.y[rows]
         value = part.to(torch.float64)
         same = (value == exact) | (value.isnan() & exact.isnan())
-        rounded_away = value.isinf() & (exact.abs() > torch.finfo(part.dtype).max)
-        error = torch.where(same | rounded_away, 0.0, (value - exact).abs())
-        error = error.nan_to_num(nan=float("inf"), posinf=float("inf"))
-        used = error / expected.allowed[rows]
-        ulps = error / expected.ulp[rows]
+        rounded_away = value.isinf() & (exact.abs() > torch.finfo(part.dtype).max) & (value.sign() == exact.sign())
+        error = torch.where(same | rounded_away, 0.0, (value - exact).abs()).nan_to_num_(nan=INFINITY, posinf=INFINITY)
+        used, ulps = _share(error, expected.allowed[rows]), _share(error, expected.ulp[rows])
         worst = torch.stack((error.max(), ulps.max(), used.max()))
         if bool(worst[2] > largest[2]):
-            at_worst = float(expected.allowed[rows].flatten()[used.argmax()])
+            at_worst = float(expected.allowed[rows].flatten()[used.argmax()].nan_to_num())
         largest = torch.maximum(largest, worst)
         failing += (used > 1).sum()
         unwritten += poisoned(part).sum()
-    found = [float(value) if value < float("inf") else None for value in largest.tolist()]
+    found = [float(value) if value < INFINITY else None for value in largest.tolist()]
     bad = int(failing)
     facts: dict[str, Any] = {
         "err_max_abs": found[0],
@@ -158,12 +156,30 @@ def _errors(expected: Expected, y: torch.Tensor) -> Verdict:
     if int(unwritten):
         return Verdict("wrong", f"{int(unwritten)} elements were not written", **facts)
     if bad:
-        return Verdict("wrong", f"{bad} elements outside the tolerance, the worst at {_times(found[2])} of it", **facts)
+        return Verdict("wrong", f"{bad} elements outside the tolerance, the worst {_times(found[2])}", **facts)
     return Verdict("ok", None, **facts)
 
 
+def _share(error: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+    """error / unit; where the reference is no number its unit is none either, and any error counts as infinite."""
+    share = error / unit
+    return share.nan_to_num_(nan=INFINITY, posinf=INFINITY).masked_fill_(error == 0, 0.0)
+
+
 def _times(used: float | None) -> str:
-    return "no finite value" if used is None else f"{used:.3g} times"
+    return "without a finite value" if used is None else f"at {used:.3g} times it"
+
+
+def _wrong_statistic(expected: Expected, outputs: dict[str, torch.Tensor]) -> str | None:
+    """What is wrong with the saved statistics, where the point asks for them."""
+    if not ops.saves_stats(expected.point):
+        return None
+    for name, exact in expected.stats.items():
+        if name not in outputs:
+            return f"{name} was asked for and not handed out"
+        if not _stat_close(outputs[name], exact, name, expected):
+            return f"{name} is off by more than its tolerance"
+    return None
 
 
 def _stat_close(value: torch.Tensor, exact: torch.Tensor, name: str, expected: Expected) -> bool:
@@ -171,13 +187,14 @@ def _stat_close(value: torch.Tensor, exact: torch.Tensor, name: str, expected: E
     import torch
 
     u32 = ops.UNIT_ROUNDOFF["fp32"]
-    error = (value.to(torch.float64) - exact).abs()
+    found = value.to(torch.float64)
+    error = (found - exact).abs()
     if name == "rstd":
         drift = u32 * expected.stats["mean"].abs() * exact if "mean" in expected.stats else 0.0
         allowed = exact * (1e-5 + drift**2)
     else:
         allowed = 8 * u32 * (exact.abs() + 1 / expected.stats["rstd"])
-    return bool((error <= allowed).logical_or(error.isnan() & exact.isnan()).all())
+    return bool((error <= allowed).logical_or(found.isnan() & exact.isnan()).all())
 
 
 def _contracts(expected: Expected, y: torch.Tensor) -> dict[str, bool]:

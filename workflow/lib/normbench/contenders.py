@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import json
 import os
-import re
 import signal
 import time
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from normbench import kernelfile, ops
 from normbench.gpu import FakeGpu, Gpu, Launch
 from normbench.kernelfile import Kernel, Variant
 from normbench.points import Point, canonical_json, short_hash
+from normbench.sources import constant
 from normbench.tensors import Tensors
 
 STATIC = ("registers", "spill_bytes", "smem_bytes", "blocks_per_sm")
@@ -39,6 +39,7 @@ class Contender(Protocol):
     lang: str
     sha: str
     copies: bool  # copies x to y: the yardstick, not a norm
+    jit: str  # "hidden" or "rows" for a baseline that compiles each at its first call; else ""
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None: ...
 
@@ -70,6 +71,7 @@ class Ours:
     """What the CUDA and the Triton contenders share."""
 
     copies = False
+    jit = ""  # Triton kernels compile for each variant, but in their own way and fast
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -285,10 +287,12 @@ class External:
     """A baseline file (kernels/baselines/<stem>.py) or ``module:function`` from outside: ``prepare(t) -> launch``.
 
     A baseline module names ``LANG`` (torch or library), ``DISTRIBUTION`` (for the version) and raises
-    Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm.
+    Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm;
+    ``JIT`` is "hidden" or "rows" where each hidden size or number of rows is compiled at its first call.
     """
 
     copies = False
+    jit = ""
 
     def __init__(self, stem: str, lang: str, sha: str, load: Any) -> None:
         self.stem, self.lang, self.sha = stem, lang, sha
@@ -321,19 +325,14 @@ class External:
 def baseline(path: Path | str) -> External:
     path = Path(path)
     text = path.read_text()
-    found = External(path.stem, _constant(text, "LANG", "library"), short_hash(text, 32), partial(_prepare_of, path))
-    found.copies = _constant(text, "CHECK", "norm") == "copy"
+    found = External(path.stem, constant(text, "LANG", "library"), short_hash(text, 32), partial(_prepare_of, path))
+    found.copies = constant(text, "CHECK", "norm") == "copy"
+    found.jit = constant(text, "JIT", "")
     return found
 
 
 def _prepare_of(path: Path) -> Any:
     return load_module(path).prepare
-
-
-def _constant(text: str, name: str, default: str) -> str:
-    """A string constant of a module, read without importing it."""
-    found = re.search(rf'^{name} = "(\w+)"$', text, re.MULTILINE)
-    return found[1] if found else default
 
 
 def external(spec: str) -> External:
@@ -343,12 +342,19 @@ def external(spec: str) -> External:
     def load() -> Any:
         return getattr(importlib.import_module(module), function)
 
-    found = importlib.util.find_spec(module)
-    source = Path(found.origin).read_text() if found and found.origin and found.origin.endswith(".py") else spec
-    return External(function, "torch", short_hash(source, 32), load)
+    return External(function, "torch", short_hash(f"{spec}\n{_source(module)}", 32), load)
 
 
-def load(spec: str, build: Path | None = None) -> Contender:
+def _source(module: str) -> str:
+    """Text of a Python module that is not imported yet; nothing where there is none to read."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # a parent package is absent
+        return ""
+    return Path(found.origin).read_text() if found and found.origin and found.origin.endswith(".py") else ""
+
+
+def load(spec: str, build: Path | str | None = None) -> Contender:
     """A contender from ``path.cu`` (with its build), a Triton ``path.py``, a baseline file or ``module:function``."""
     if ":" in spec and not Path(spec).exists():
         return external(spec)
@@ -359,7 +365,7 @@ def load(spec: str, build: Path | None = None) -> Contender:
         return TritonKernel(kernel)
     if build is None:
         raise ValueError(f"{spec}: a CUDA kernel needs its build")
-    return CudaKernel(kernel, build)
+    return CudaKernel(kernel, Path(build))
 
 
 def load_module(path: Path) -> ModuleType:

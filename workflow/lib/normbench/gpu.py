@@ -20,6 +20,7 @@ from normbench.observe import Observer
 from normbench.points import Point, short_hash
 
 Launch = Callable[[], dict[str, Any]]
+MOST_SETS = 1 << 14  # of 15 KB each on an H200; a point below that cannot leave L2 in any sensible number of launches
 LOW_MEMORY = 0.4  # share of the card: graphs of dead contenders keep their memory until it is asked for
 
 

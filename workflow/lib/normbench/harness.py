@@ -82,6 +82,11 @@ def environment(target: str) -> dict[str, str]:
     }
 
 
+def build_file(paths: Iterable[str]) -> str | None:
+    """The build of a CUDA kernel among the files of ``--build``; None for the others, which have none."""
+    return next((path for path in paths if path.endswith(".json")), None)
+
+
 def write(rows: Iterable[dict[str, Any]], table: schema.Table, path: Path) -> None:
     """Rows of finished units as one table file."""
     known = table.schema

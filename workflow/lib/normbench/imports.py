@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from normbench import sources
-from normbench.config import root
 from normbench.host import Host, Line
 
 TIMEOUT_S = 120
@@ -74,7 +73,8 @@ def triton(host: Host) -> Iterator[Line]:
 def baselines(host: Host) -> Iterator[Line]:
     """The public libraries to race against; an absent one is a row with its reason, never an error."""
     with ThreadPoolExecutor(max_workers=2) as pool:
-        yield from pool.map(_baseline, sources.BASELINES, sources.BASELINES.values())
+        found = sources.distributions()
+        yield from pool.map(_baseline, found, found.values())
 
 
 def _baseline(name: str, distribution: str) -> Line:
@@ -84,7 +84,7 @@ def _baseline(name: str, distribution: str) -> Line:
     version = sources.version(distribution)
     if version is None:
         return Line(what, "warn", "not installed", f"optional: {install}")
-    path = root() / "kernels" / "baselines" / f"{name}.py"
+    path = sources.BASELINES / f"{name}.py"
     code, text = _python(f"import runpy; runpy.run_path({str(path)!r})")
     if not code:
         return Line(what, "ok", version)

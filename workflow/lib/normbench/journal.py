@@ -1,4 +1,4 @@
-"""What a measuring process has finished, one JSON line each, flushed to disk before the next case starts.
+"""What a measuring process has finished, one JSON line each, flushed to disk as soon as it is heard of.
 
 A line counts only under the ``context`` it was written for: a hash of everything that decides its numbers. Damaged
 lines (a kill in the middle of a write) are passed over.

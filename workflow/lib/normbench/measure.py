@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from normbench import harness, kernelfile, schema
+from normbench import contenders, harness, kernelfile, schema
 from normbench.harness import Ceilings, Measurement
 
 
@@ -23,22 +23,16 @@ def main(args: argparse.Namespace) -> int:
     measurement = Measurement(args, "measure", f"measure-{kernel.stem}")
     points = [point for point in measurement.points if point.op in kernel.ops]
     ceilings = Ceilings(args.ceilings)
+    build = harness.build_file(args.build)
     task = measurement.task(
         spec=args.kernel,
-        build=next((path for path in args.build if path.endswith(".json")), None),
+        build=build,
         points=[point.identity() for point in points],
         ceilings=ceilings.values(points),
         launch_floor_us=ceilings.launch_floor_us(),
     )
-    done = measurement.run(task, len(points), measurement.context(kernel.sha, _build_sha(args.build)))
+    done = measurement.run(task, len(points), measurement.context(contenders.load(args.kernel, build).sha))
     wanted = {point.key for point in points}
     rows = (entry["row"] for unit, entry in done.items() if unit.split(" ")[0] in wanted)
     harness.write(rows, schema.CASES, args.out)
     return 0
-
-
-def _build_sha(paths: list[str]) -> str:
-    from normbench.points import short_hash
-
-    binaries = [Path(path).with_suffix(".cubin") for path in paths if path.endswith(".json")]
-    return short_hash(b"".join(path.read_bytes() for path in binaries), 32)

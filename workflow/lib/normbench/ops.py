@@ -182,7 +182,7 @@ def ulp(value: torch.Tensor, dtype: str) -> torch.Tensor:
 
     _, exponent = torch.frexp(value)
     step = torch.ldexp(torch.full_like(value, 2 * UNIT_ROUNDOFF[dtype]), exponent - 1)
-    smallest = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}[dtype]
+    smallest = SMALLEST[dtype]
     return torch.where(value == 0, smallest, step).clamp(min=smallest)
 
 

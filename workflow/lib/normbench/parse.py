@@ -241,6 +241,11 @@ def measuring() -> list[str]:
     return [str(PACKAGE / path.name) for path in sources.measuring_modules()]
 
 
+def verifying() -> list[str]:
+    """The files that define the inputs of ``verify`` and what is done with them."""
+    return [str(PACKAGE / name) for name in sources.VERIFYING]
+
+
 def _relative(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else str(path)
 

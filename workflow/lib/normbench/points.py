@@ -52,7 +52,12 @@ class Semantics:
         """
         if text == "default":
             return cls()
-        values = json.loads(text)
+        try:
+            values = json.loads(text)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict):
+            raise ValueError(f"semantics: {text!r} is neither 'default' nor a JSON object")
         known = {item.name for item in fields(cls)}
         for name in values:
             if name not in known:

@@ -138,6 +138,8 @@ class Race:
         if first is None:
             return None
         twin = self._runner(first.contender, first.variant, f"{first.unit}{TWIN}", TWIN)
+        if twin.unit in self.done:  # it ended the process before; its row says so
+            return None
         try:
             bench = Bench.open(self.point, self.gpu, self.seed + 500, with_torch=True)
         except Failure as failure:

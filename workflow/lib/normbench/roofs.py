@@ -20,6 +20,7 @@ FINAL_SAMPLES = 25
 FINALISTS = 5
 FLOOR_LAUNCHES = 512
 FMA_TURNS = 50
+SMALLEST_BYTES = 1 << 16  # smaller tensors would take thousands of buffer sets to leave L2
 
 
 def run(session: Session) -> None:
@@ -30,9 +31,9 @@ def run(session: Session) -> None:
 
 
 def tensor_sizes(points: Sequence[Point]) -> list[int]:
-    """Bytes of one x-sized tensor for each size of the stream regime, to the nearest power of two."""
+    """Bytes of one x-sized tensor for each size of the stream regime, to the nearest power of two, 64 KiB at least."""
     sizes = {point.rows * point.hidden * point.element_bytes for point in points if point.regime == "stream"}
-    return sorted({1 << round(math.log2(size)) for size in sizes})
+    return sorted({max(SMALLEST_BYTES, 1 << round(math.log2(size))) for size in sizes})
 
 
 def _expressions(session: Session) -> list[str]:

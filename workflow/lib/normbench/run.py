@@ -51,7 +51,8 @@ def main(args: argparse.Namespace) -> int:
             "input": str(args.input.absolute()),
             "output": str(args.output.absolute()),
         }
-        done = Supervisor(task, Journal(None, ""), study.timeout_s, lambda _: None).run()
+        with harness.gpu_lock(gpu.uuid):
+            done = Supervisor(task, Journal(None, ""), study.timeout_s, lambda _: None).run()
     outcome = done["run"]["row"]
     if outcome["status"] != "ok":
         raise UserError(outcome["reason"])

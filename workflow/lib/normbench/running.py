@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy
 
@@ -15,6 +17,8 @@ from normbench.tensors import Tensors, make_outputs
 from normbench.trial import Failure, attempt, with_stream
 from normbench.worker import Session
 
+ARRAYS = ("beta", "eps", "gamma", "x")
+PARAMETERS = ("gamma", "beta")
 DTYPES = {"float32": "fp32", "float16": "fp16", "uint16": "bf16"}
 
 
@@ -23,8 +27,10 @@ class BadInput(Exception):
 
 
 def run(session: Session) -> None:
-    """One launch; the unit is named run."""
+    """One launch; the unit is named run. A contender that broke the process is not launched again."""
     task = session.task
+    if "run" in task["done"]:
+        return
     session.channel.begin(("run", {}))
     try:
         arrays = outputs_of(task, session.gpu)
@@ -39,40 +45,79 @@ def run(session: Session) -> None:
 
 
 def outputs_of(task: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
-    """Bind the contender to the caller's arrays and launch it once."""
-    arrays = dict(numpy.load(task["input"]))
+    """Bind the contender to the caller's arrays and launch it once; y is shaped like x, statistics like its rows."""
+    arrays = read(task["input"])
     point = point_of(arrays, task)
     tensors = Tensors(point, _inputs(arrays, point, gpu), make_outputs(point, gpu.device))
     contender = load(task["spec"], Path(task["build"]) if task["build"] else None)
     trial = attempt(contender, _variant(contender, point, gpu, task), [tensors], [], gpu)
     with_stream(gpu, trial.replay)
-    return {name: _array(tensor) for name, tensor in trial.replay.outputs[0].items()}
+    shape = arrays["x"].shape
+    return {
+        name: _array(tensor).reshape(shape if name == "y" else shape[:-1])
+        for name, tensor in trial.replay.outputs[0].items()
+    }
+
+
+def read(path: str) -> dict[str, Any]:
+    """Arrays of an .npz file by name.
+
+    Raises:
+        BadInput: it is none, or holds an array that is not ours.
+    """
+    try:
+        with numpy.load(path) as file:
+            arrays = dict(file)
+    except (OSError, ValueError, TypeError, BadZipFile) as error:
+        raise BadInput(f"{path}: not a readable .npz file") from error
+    for name in arrays:
+        if name not in ARRAYS:
+            raise BadInput(f"unknown array {name!r}; known: {', '.join(ARRAYS)}")
+    return arrays
 
 
 def point_of(arrays: dict[str, Any], task: dict[str, Any]) -> Point:
-    """The work the arrays describe: x of shape (..., hidden), gamma and beta of shape (hidden,)."""
+    """The work the arrays describe: x of shape (..., hidden), gamma and beta of shape (hidden,).
+
+    Raises:
+        BadInput: they describe none of this op.
+    """
     x = arrays.get("x")
     if x is None or x.ndim < 1:
         raise BadInput("the input needs an array x of shape (..., hidden)")
-    if str(x.dtype) not in DTYPES:
-        raise BadInput(f"x is {x.dtype}; it may be float32, float16, or bf16 as uint16 bits")
-    semantics = Semantics.parse(task["semantics"])
-    values: dict[str, Any] = {name: name in arrays for name in ("gamma", "beta")}
-    if "eps" in arrays:
-        values["eps"] = float(arrays["eps"])
-    if "gamma" in arrays and DTYPES[str(arrays["gamma"].dtype)] != DTYPES[str(x.dtype)]:
-        values["param_dtype"] = DTYPES[str(arrays["gamma"].dtype)]
-    for name in ("gamma", "beta"):
-        if name in arrays and arrays[name].shape != (x.shape[-1],):
-            raise BadInput(f"{name} has shape {arrays[name].shape}, x has {x.shape[-1]} columns")
+    dtype, hidden = _dtype("x", x), x.shape[-1]
+    if not 1 <= hidden <= ops.MAX_HIDDEN:
+        raise BadInput(f"x has {hidden} columns; 1 to {ops.MAX_HIDDEN} can be normalised")
     if "beta" in arrays and not ops.OPS[task["op"]].has_beta:
         raise BadInput(f"{task['op']} has no beta")
-    merged = {name: getattr(semantics, name) for name in semantics.__dataclass_fields__} | values
-    hidden = x.shape[-1]
-    shape = "x".join(map(str, x.shape))
-    return Point(
-        task["op"], DTYPES[str(x.dtype)], x.size // max(hidden, 1), hidden, "stream", Semantics(**merged), shape
-    )
+    values: dict[str, Any] = {name: name in arrays for name in PARAMETERS}
+    param_dtype = _param_dtype(arrays, hidden)
+    if param_dtype not in (None, dtype):
+        values["param_dtype"] = param_dtype
+    if "eps" in arrays:
+        if arrays["eps"].ndim:
+            raise BadInput(f"eps has shape {arrays['eps'].shape}; it is one number")
+        values["eps"] = float(arrays["eps"])
+    semantics = replace(Semantics.parse(task["semantics"]), **values)
+    return Point(task["op"], dtype, x.size // hidden, hidden, "stream", semantics, "x".join(map(str, x.shape)))
+
+
+def _dtype(name: str, array: Any) -> str:
+    if str(array.dtype) not in DTYPES:
+        raise BadInput(f"{name} is {array.dtype}; it may be float32, float16, or bf16 as uint16 bits")
+    return DTYPES[str(array.dtype)]
+
+
+def _param_dtype(arrays: dict[str, Any], hidden: int) -> str | None:
+    """The one type of gamma and beta, or None where both are absent."""
+    found = {name: arrays[name] for name in PARAMETERS if name in arrays}
+    for name, array in found.items():
+        if array.shape != (hidden,):
+            raise BadInput(f"{name} has shape {array.shape}, x has {hidden} columns")
+    dtypes = {_dtype(name, array) for name, array in found.items()}
+    if len(dtypes) > 1:
+        raise BadInput(f"gamma is {arrays['gamma'].dtype}, beta is {arrays['beta'].dtype}; they share one type")
+    return dtypes.pop() if dtypes else None
 
 
 def _inputs(arrays: dict[str, Any], point: Point, gpu: Gpu) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from normbench import harness, kernelfile, schema
+from normbench import contenders, harness, kernelfile, schema
 from normbench.harness import Ceilings, Measurement
 from normbench.points import Point, canonical_json, short_hash
 
@@ -55,8 +55,7 @@ class Field:
         self.ours = [(path, kernel, builds.get(kernel.stem)) for path, kernel in kernels if args.op in kernel.ops]
         self.baselines = [baseline_path(name) for name in args.baselines]
         self.winners = _winners(args.cases)
-        self.shas = {path: _sha(kernel.sha, build) for path, kernel, build in self.ours}
-        self.shas |= {path: _baseline_sha(path) for path in self.baselines}
+        self.shas = {entry["spec"]: contenders.load(**entry).sha for entry in self.contenders()}
 
     def contenders(self) -> list[dict[str, Any]]:
         ours = [{"spec": path, "build": build} for path, _, build in self.ours]
@@ -103,12 +102,3 @@ def _winners(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[float, str]]:
 
 def baseline_path(name: str) -> str:
     return name if "/" in name or ":" in name else f"kernels/baselines/{name}.py"
-
-
-def _baseline_sha(path: str) -> str:
-    return short_hash(Path(path).read_bytes(), 32) if ":" not in path else path
-
-
-def _sha(kernel_sha: str, build: str | None) -> str:
-    binary = Path(build).with_suffix(".cubin").read_bytes() if build else b""
-    return short_hash(kernel_sha.encode() + binary, 32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from importlib import metadata
 from importlib.util import find_spec
@@ -33,15 +34,10 @@ MEASURING = (
     "measure.py",
     "showdown.py",
 )
-BASELINES = {
-    "apex": "apex",
-    "cudnn": "nvidia-cudnn-frontend",
-    "flashinfer": "flashinfer-python",
-    "liger": "liger-kernel",
-    "quack": "quack-kernels",
-    "transformer_engine": "transformer_engine",
-}
+# what decides a check of ``verify`` besides
+VERIFYING = ("adversary.py", "inputs.py", "verify.py")
 PACKAGE = Path(__file__).parent
+BASELINES = PACKAGE.parents[2] / "kernels" / "baselines"
 
 
 def measuring_modules() -> list[Path]:
@@ -65,6 +61,11 @@ def measuring() -> str:
     return _hash(measuring_modules())[:16]
 
 
+def verifying() -> str:
+    """Hash of the modules that ``verify`` has besides, its inputs among them."""
+    return _hash(PACKAGE / name for name in VERIFYING)[:16]
+
+
 def _hash(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
@@ -85,10 +86,23 @@ def nvrtc_version() -> str | None:
     return version("nvidia-cuda-nvrtc") or version("nvidia-cuda-nvrtc-cu12")
 
 
+def distributions() -> dict[str, str]:
+    """What each baseline of the checkout races, by baseline: the DISTRIBUTION of its file, torch's own left out."""
+    texts = {path.stem: path.read_text() for path in sorted(BASELINES.glob("*.py"))}
+    found = {name: constant(text, "DISTRIBUTION", "torch") for name, text in texts.items()}
+    return {name: distribution for name, distribution in found.items() if distribution != "torch"}
+
+
+def constant(text: str, name: str, default: str) -> str:
+    """A string constant of a module, read without importing it."""
+    found = re.search(rf'^{name} = "([^"]+)"$', text, re.MULTILINE)
+    return found[1] if found else default
+
+
 def baseline_versions() -> dict[str, str]:
     """Versions of the baseline libraries that are installed, by baseline."""
-    found = {name: version(distribution) for name, distribution in BASELINES.items()}
-    if found["apex"] and not _is_nvidia_apex():
+    found = {name: version(distribution) for name, distribution in distributions().items()}
+    if found.get("apex") and not _is_nvidia_apex():
         del found["apex"]
     return {name: text for name, text in sorted(found.items()) if text}
 

@@ -45,18 +45,23 @@ class Supervisor:
         """All finished units.
 
         Raises:
-            UserError: the worker cannot start, or dies again and again without announcing a unit.
+            UserError: the worker cannot start, or dies again and again without settling a unit.
         """
         idle = 0
         while True:
-            code, announced, finished, tail = self._one_worker()
+            settled = self._settled()
+            code, announced, tail = self._one_worker()
             if code == 0:
                 return self.done
             if announced:
                 self._failed(announced, code, tail)
-            idle = idle + 1 if not announced and not finished else 0
+            idle = idle + 1 if self._settled() == settled else 0
             if idle >= MAX_RESTARTS_WITHOUT_A_UNIT:
                 raise UserError(f"the measuring process cannot run: {_last_line(tail) or _ending(code)}")
+
+    def _settled(self) -> int:
+        """Grows with every unit that gets an outcome, and once more when that is its last."""
+        return sum(1 + (entry["stage"] == "final") for entry in self.done.values())
 
     def _failed(self, announced: Announced, code: int, tail: str) -> None:
         if code == -signal.SIGALRM:
@@ -70,8 +75,8 @@ class Supervisor:
         self.done |= {unit: {"stage": stage, "row": row} for unit, stage, row in units}
         self.journal.append(units)
 
-    def _one_worker(self) -> tuple[int, Announced, bool, str]:
-        """(exit code, -SIGALRM for a hang; the units it left open; whether it finished any; end of its stderr)."""
+    def _one_worker(self) -> tuple[int, Announced, str]:
+        """(exit code, -SIGALRM for a hang; the units it left open; end of its stderr)."""
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
                 [sys.executable, "-m", "normbench.worker"],
@@ -85,11 +90,11 @@ class Supervisor:
             try:
                 process.stdin.write(json.dumps(self.task | {"done": self.done}).encode())
                 process.stdin.close()
-                announced, finished, hung = self._listen(process)
+                announced, hung = self._listen(process)
                 if not hung:
                     process.wait()
             except BrokenPipeError:
-                announced, finished, hung = [], False, False
+                announced, hung = [], False
                 process.wait()
             finally:
                 end_group(process)
@@ -98,25 +103,37 @@ class Supervisor:
             tail = errors.read()[-20000:].decode(errors="replace")
         if tail.strip():
             print(tail, file=sys.stderr)
-        return code, announced, finished, tail
+        return code, announced, tail
 
-    def _listen(self, process: subprocess.Popen[bytes]) -> tuple[Announced, bool, bool]:
+    def _listen(self, process: subprocess.Popen[bytes]) -> tuple[Announced, bool]:
+        """(the units left open; whether it was silent for too long) of a worker's conversation."""
         announced: Announced = []
-        finished = False
         lines = Lines(process, STARTUP_S)
         for line in lines:
             if line is None:
-                return announced, finished, True
-            message = json.loads(line)
+                return announced, True
+            message = _message(line)
             lines.patience(self.timeout_s)
             if "begin" in message:
                 announced = message["begin"]
             elif "finish" in message:
                 self._finish(message["finish"])
-                announced, finished = [], True
+                announced = []
             elif "tick" in message:
                 self.tick(message["tick"])
-        return announced, finished, False
+        return announced, False
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """A worker's event; what a library printed before the channel was the worker's own goes to stderr."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return found
+    print(line.decode(errors="replace"), file=sys.stderr)
+    return {}
 
 
 class Lines:

@@ -13,7 +13,7 @@ from normbench import ops
 from normbench.check import Expected, Verdict, check, check_copy
 from normbench.contenders import CompileError, Contender, Unsupported
 from normbench.formats import plain
-from normbench.gpu import DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
+from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
 from normbench.kernelfile import Variant
 from normbench.points import Point, canonical_json
 from normbench.tensors import Tensors, fill_poison
@@ -152,6 +152,8 @@ def identity(point: Point, contender: Contender, variant: Variant | None, task: 
 
 def memory_refusal(point: Point, sets: int, gpu: Gpu) -> str | None:
     """Why the point does not fit this device, or None: buffers, reference, tolerance and the temporaries of a check."""
+    if sets > MOST_SETS:
+        return f"too small to stream: {sets} buffer sets would be needed to leave L2; measure it as l2 or latency"
     elements = point.rows * point.row_stride
     need = sets * 2 * elements * point.element_bytes + 2 * elements * (8 + 4 + 4) + (2 << 30)
     free = gpu.free_bytes()

@@ -21,7 +21,18 @@ from normbench.points import Point, canonical_json
 from normbench.streams import SmClock, Streams
 from normbench.supervise import utc_now
 from normbench.tensors import Tensors, make_sets, set_bytes
-from normbench.trial import Failure, Trial, attempt, columns, failure_of, identity, memory_refusal, with_stream, worst
+from normbench.trial import (
+    CHECK_COLUMNS,
+    Failure,
+    Trial,
+    attempt,
+    columns,
+    failure_of,
+    identity,
+    memory_refusal,
+    with_stream,
+    worst,
+)
 from normbench.worker import Session
 
 FINALISTS = 3
@@ -31,7 +42,11 @@ FINAL_SAMPLES = 15
 
 @dataclass
 class Bench:
-    """The tensors of one point, made when the first variant needs them."""
+    """The tensors of one point, made when the first variant needs them.
+
+    Raises (``open``):
+        Failure: they do not fit this device.
+    """
 
     point: Point
     gpu: Gpu
@@ -44,8 +59,11 @@ class Bench:
         reason = memory_refusal(point, count, gpu)
         if reason:
             raise Failure("skipped", reason, {})
-        sets = make_sets(point, gpu.device, count, seed)
-        expected = [expect(point, tensors.inputs, with_torch) for tensors in sets[:2]]
+        try:
+            sets = make_sets(point, gpu.device, count, seed)
+            expected = [expect(point, tensors.inputs, with_torch) for tensors in sets[:2]]
+        except gpu.torch.OutOfMemoryError as error:  # the estimate was too low: a row, not the end of the process
+            raise failure_of(error, gpu) from error
         return cls(point, gpu, sets, expected)
 
 
@@ -123,7 +141,9 @@ class Tuner:
     def _final(self, variant: Variant) -> None:
         unit = self._unit(variant)
         if self.done.get(unit, {}).get("stage") != "final":
-            self.rows[unit] = self._guarded(unit, variant, "final", FINAL_SAMPLES, after=True)
+            # the longer look counts, so it must be the longer one whatever the config asks of the first
+            samples = max(FINAL_SAMPLES, 2 * self.task["study"]["tune_samples"])
+            self.rows[unit] = self._guarded(unit, variant, "final", samples, after=True)
 
     def _guarded(self, unit: str, variant: Variant, stage: str, samples: int, after: bool) -> dict[str, Any]:
         row = self._row(variant)
@@ -154,7 +174,7 @@ class Tuner:
         except Exception as error:
             raise failure_of(error, self.gpu) from error
         clocks = observer.summary()
-        row = {name: errors[name] for name in ("err_max_abs", "err_ulp_max", "tolerance", "tolerance_used")}
+        row = {name: errors[name] for name in CHECK_COLUMNS}
         row |= self.contender.static(self.point, variant) | times | clocks
         self._roof(row, times)
         floor = self.task.get("launch_floor_us")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from normbench import harness, inputs, kernelfile, schema
+from normbench import contenders, harness, inputs, schema, sources
 from normbench.harness import Measurement
-from normbench.points import short_hash
 from normbench.showdown import baseline_path
 
 
@@ -19,20 +17,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     spec = args.contender if "/" in args.contender else baseline_path(args.contender)
-    stem = Path(spec).stem
-    measurement = Measurement(args, "verify", f"verify-{stem}")
+    build = harness.build_file(args.build)
+    contender = contenders.load(spec, build)
+    measurement = Measurement(args, "verify", f"verify-{contender.stem}")
     study = measurement.study
-    served = set(study.ops)
-    if "baselines" not in spec and ":" not in spec:
-        served &= set(kernelfile.load(spec).ops)
+    served = contender.kernel.ops if isinstance(contender, contenders.Ours) else study.ops
     task = measurement.task(
         spec=spec,
-        build=next((path for path in args.build if path.endswith(".json")), None),
+        build=build,
         ops=[op for op in study.ops if op in served],
         dtypes=study.dtypes,
     )
     count = sum(1 for op in task["ops"] for dtype in task["dtypes"] for _ in inputs.every(op, dtype))
-    digest = short_hash(Path(spec).read_bytes(), 32) if Path(spec).exists() else spec
-    done = measurement.run(task, count, measurement.context(digest, spec))
-    harness.write((entry["row"] for entry in done.values()), schema.CHECKS, args.out)
+    done = measurement.run(task, count, measurement.context(contender.sha, sources.verifying()))
+    # the journal may know more, of a wider study before
+    rows = (entry["row"] for entry in done.values())
+    wanted = (row for row in rows if row["op"] in task["ops"] and row["dtype"] in task["dtypes"])
+    harness.write(wanted, schema.CHECKS, args.out)
     return 0

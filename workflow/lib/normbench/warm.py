@@ -17,14 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from normbench import harness, kernelfile, schema
+from normbench import contenders, harness, kernelfile, schema
 from normbench.harness import Measurement, progress
 from normbench.points import Point, canonical_json
 from normbench.showdown import baseline_path
 from normbench.supervise import Lines, end_group, worker_environment
 from normbench.tensors import set_bytes
 
-JIT_BASELINES = ("torch_compile", "liger", "quack", "flashinfer")
 Tick = Callable[[str], None]
 JOB_S = 240.0  # a process silent for longer is ended
 CONTEXT_BYTES = 2 << 30  # a CUDA context with torch's libraries, and room to compile
@@ -52,18 +51,19 @@ def main(args: argparse.Namespace) -> int:
 
 def _jobs(args: argparse.Namespace, points: list[Point]) -> list[dict[str, Any]]:
     """One job per spec and point, dearest first."""
-    kernels = [path for path in args.kernels if kernelfile.load(path).lang == "triton"]
-    baselines = [path for path in map(baseline_path, args.baselines) if Path(path).stem in JIT_BASELINES]
+    compiled = {path: "hidden" for path in args.kernels if kernelfile.load(path).lang == "triton"}
+    compiled |= {path: contenders.load(path).jit for path in map(baseline_path, args.baselines)}
     jobs = [
         {"spec": spec, "point": point.identity(), "cost": COSTS.get(Path(spec).stem, 3.0)}
-        for spec in (*baselines, *kernels)
-        for point in (points if Path(spec).stem == "torch_compile" else _largest(points))
+        for spec, each in compiled.items()
+        if each
+        for point in (points if each == "rows" else _largest(points))
     ]
     return sorted(jobs, key=lambda job: (-job["cost"], canonical_json(job)))
 
 
 def _largest(points: list[Point]) -> list[Point]:
-    """The point with the most rows of each op, dtype and hidden size: only torch.compile compiles the row count in."""
+    """The point with the most rows of each op, dtype and hidden size, for what does not compile the row count in."""
     ranked = sorted(points, key=lambda point: point.rows)
     return list({(point.op, point.dtype, point.hidden): point for point in ranked}.values())
 
@@ -122,9 +122,11 @@ def _process(task: dict[str, Any], environment: dict[str, str]) -> Iterator[tupl
     try:
         process.stdin.write(json.dumps(task).encode())
         process.stdin.close()
-        for line in Lines(process, JOB_S):
+        lines = Lines(process, JOB_S)
+        for line in lines:
             if line is None:
                 return
+            lines.patience(JOB_S)
             name, _, reason = line.decode().rstrip("\n").partition("\t")
             yield name, reason
     finally:

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +94,11 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    code = main()
+    try:
+        code = main()
+    except Exception:
+        traceback.print_exc()
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # a broken context must not be torn down: that can hang
