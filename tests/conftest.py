@@ -56,6 +56,7 @@ def normbench() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "normbench", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+        inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        return subprocess.run(command, capture_output=True, text=True, env=inherited | environment, check=False)
 
     return run

@@ -259,4 +259,4 @@ def test_doctor_crashes_or_imports_torch_where_it_looks(normbench: Verb, tmp_pat
     assert done.stderr == ""
     report = json.loads(done.stdout)
     assert done.returncode == (0 if report["ok"] else 1)
-    assert any("faked" in line["found"] for line in report["lines"])
+    assert any("faked" in line["found"] for line in report["lines"]), report["lines"]

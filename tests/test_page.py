@@ -174,7 +174,7 @@ def test_the_answer_agrees_with_the_tables_recomputed() -> None:
     best = raw.sort("time_us_p50").row(0, named=True)
     eager = raw.filter(contender="torch_eager").row(0, named=True)
     shown = " ".join(Elements(built(made)).text)
-    answer = shown.split("What to use")[1].split("One row a range")[0]
+    answer = shown.split("What to use")[1].split("Each row is a range")[0]
     assert best["contender"] in answer
     assert f"{best['bytes'] / best['time_us_p50'] / 1e3:,.0f}" in answer
     assert f"{eager['time_us_p50'] / best['time_us_p50']:.2f}×" in answer
@@ -187,6 +187,16 @@ def test_a_page_without_a_quotable_time_recommends_nothing() -> None:
     text = page.build(measured.measured(one, SMALL.device))
     assert "nothing is recommended" in text
     assert "and are left out of the table" in text
+
+
+def test_a_page_opens_at_an_op_that_was_raced_where_kernels_are_compiled_for_others() -> None:
+    made = fixture.Fixture(ops=("rmsnorm",), dtypes=("bf16",), hidden=(4096,), latency=False)
+    own = made.tables()
+    compiled = pl.concat([own["resources"].with_columns(op=pl.lit(op)) for op in ("layernorm", "rmsnorm")])
+    one = measured.Archive(**{**own, "resources": compiled}, machines=(made.machine(),))
+    inputs = [given for _, given in Elements(page.build(measured.measured(one, made.device))).found if "name" in given]
+    offered = {given["value"]: "checked" in given for given in inputs if given["name"] == "op"}
+    assert offered == {"layernorm": False, "rmsnorm": True}
 
 
 def test_charts_without_data_are_left_out_with_a_sentence(html: str) -> None:

@@ -139,10 +139,14 @@ def test_a_bad_kernel_header_is_named(fresh: Checkout, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_takes_less_than_five_seconds(fresh: Checkout) -> None:
-    began = time.monotonic()
-    fresh.planned("report", gpu="a")
+    """The best of three: what a busy machine adds is not ours."""
+    taken = []
+    for _ in range(3):
+        began = time.monotonic()
+        fresh.planned("report", gpu="a")
+        taken.append(time.monotonic() - began)
 
-    assert time.monotonic() - began < 5
+    assert min(taken) < 5
 
 
 @pytest.mark.parametrize("gpu", [None, "a"])

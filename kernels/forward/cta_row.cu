@@ -9,7 +9,7 @@
 //     "lanes != 8 or vecs <= 4",
 //     "lanes != 16 or vecs in (2, 4)",
 //     "lanes != 32 or vecs < 8 or block <= 512",
-//     "early == 0 or (x_bytes == 4 and vec > 1 and lanes == 32 and vecs in (2, 4) and w_bytes == x_bytes)",
+//     "early == 0 or (x_bytes == 4 and vec > 1 and lanes == 32 and vecs in (2, 4) and block <= 512 and w_bytes == x_bytes)",
 //     "w_bytes == x_bytes or (lanes == 0 and vecs == 2)",
 //     # 16-byte vectors for rows that have them, single elements for the others
 //     "(vec > 1) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",

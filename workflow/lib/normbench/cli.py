@@ -7,11 +7,17 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from normbench import __version__
+
 
 class UserError(ValueError):
     """Something the caller can mend; printed as one sentence, without a traceback."""
 
 
+ABOUT = (
+    "Times, checks and tunes LayerNorm and RMSNorm kernels on this GPU. The first verbs are for use by hand; "
+    "`snakemake --cores 1 report` calls the others."
+)
 VERBS = {
     "bench": "check and time one contender at one point",
     "run": "run a contender on your own arrays",
@@ -37,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns its exit code: 0, 1 for an error or a confirmed regression, 2 for wrong usage."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((argument for argument in arguments if not argument.startswith("-")), None)
-    parser = argparse.ArgumentParser(prog="normbench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="normbench", description=ABOUT)
+    parser.add_argument("--version", action="version", version=f"normbench {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="verb")
     for name, meaning in VERBS.items():
         subparser = verbs.add_parser(name, help=meaning, description=meaning)

@@ -14,6 +14,7 @@ import polars as pl
 
 from normbench import answers, charts, document, downloads, kernelfile, measured, metrics, ops, pictures
 from normbench.charts import kit, theme
+from normbench.cli import UserError
 from normbench.measured import Measured
 
 MOST_BYTES = 5_000_000  # of a page
@@ -50,18 +51,25 @@ FACTS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tables", type=Path, required=True, help="folder of the collected tables")
     parser.add_argument("--device", required=True, help="device id as in the tables")
-    parser.add_argument("--kernels", type=Path, required=True, help="folder of the kernel files, for their cards")
-    parser.add_argument("--out", type=Path, required=True, help="the page to write")
+    parser.add_argument(
+        "--tables", type=Path, default=Path("results/tables"), help="folder of the collected tables (results/tables)"
+    )
+    parser.add_argument(
+        "--kernels", type=Path, default=Path("kernels"), help="folder of the kernel files, for their cards (kernels)"
+    )
+    parser.add_argument("--out", type=Path, help="the page to write")
     parser.add_argument("--title", default="normbench", help="title of the page")
     parser.add_argument("--charts", type=Path, help="folder for every chart as SVG and PNG")
 
 
 def main(args: argparse.Namespace) -> int:
+    if not (args.out or args.charts):
+        raise UserError("nothing to write; --out names a page, --charts a folder for the charts alone")
     kernels = kernelfile.find(args.kernels) if args.kernels.is_dir() else []
     one = measured.measured(measured.load(args.tables), args.device, kernels, args.kernels)
-    document.write(build(one, args.title), args.out)
+    if args.out:
+        document.write(build(one, args.title), args.out)
     if args.charts:
         pictures.write(one, args.charts)
     return 0
@@ -143,13 +151,19 @@ def _figures(one: Measured, specs: document.Specs) -> tuple[list[Figure], list[s
 
 
 def selectors(specs: document.Specs) -> list[dict[str, Any]]:
-    """The page's selectors: each parameter some chart declares, with every value any chart has, and where it starts."""
+    """The page's selectors: each parameter some chart declares, with every value any chart has.
+
+    One starts at a value that the first chart with it can show: kernels are compiled for ops that no race has.
+    """
     found: dict[str, set[Any]] = {}
+    starts: dict[str, Any] = {}
     for spec in specs.charts.values():
         for column in picks_of(spec):
-            found.setdefault(column, set()).update(_values(spec, specs, column))
+            shown = set(_values(spec, specs, column))
+            found.setdefault(column, set()).update(shown)
+            starts.setdefault(column, kit.default(column, list(shown)))
     return [
-        {"column": column, "label": label, "values": values, "default": kit.default(column, values)}
+        {"column": column, "label": label, "values": values, "default": starts[column]}
         for column, label in kit.PICKS.items()
         if len(values := kit.sort_values(column, list(found.get(column, ())))) > 1
     ]

@@ -17,6 +17,7 @@ from typing import Any
 
 from normbench import imports, nvml, nvrtc
 from normbench.config import root
+from normbench.formats import quantity
 from normbench.host import FIRST_DRIVER, Host, Line, State, first_line
 
 GIB = 2**30
@@ -161,7 +162,8 @@ def archive(host: Host) -> Iterator[Line]:
     runs = sorted((root() / "reports" / "data").glob("*/*/machine.json"))
     devices = {path.parent.parent.name for path in runs}
     if runs:
-        yield Line("archive", "ok", f"{len(runs)} runs of {len(devices)} devices in reports/data")
+        held = f"{quantity(len(runs), 'run')} of {quantity(len(devices), 'device')}"
+        yield Line("archive", "ok", f"{held} in reports/data")
     elif host.gpus:
         yield Line("archive", "warn", "no run in reports/data", "the report then shows this host alone")
     else:

@@ -115,9 +115,12 @@ def finished(results: Path, target: str | None) -> Path:
         return next(iter(found.values()))
     if target in found:
         return found[str(target)]
-    known = ", ".join(found) or "none; run `snakemake --cores 1 report` first"
+    if not found:
+        raise PublishError(
+            f"{results} holds no finished study; run `snakemake --cores 1 report` first, on a host with a GPU"
+        )
     asked = f"{target} is not finished" if target else "which study? name it with --target"
-    raise PublishError(f"{asked}; finished in {results}: {known}")
+    raise PublishError(f"{asked}; finished in {results}: {', '.join(found)}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ TITLE = "Correctness (input or contract × contender)"
 HELP = (
     "✓ holds, ✗ does not, – was refused or not asked; a number counts the points where a contract held. Accurate is "
     "against float64; allclose and bitwise are against torch eager, which on hard inputs is not the more accurate side."
+    " K1, K2, … are public faults, listed in kernels/README.md."
 )
 NOTHING = "Correctness: neither adversarial checks nor races have rows."
 ROW = 24  # of the drawing; studies check dozens of inputs, so they run down the page
