@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HEADER = "cuda_fp16.h"
+_IMPORTING = threading.Lock()  # cuda.core chooses its backend while it is imported; two threads at once see half of it
 # below site-packages/nvidia, by the compiler's major version; 12 spreads its headers over several wheels
 WHEELS: dict[int, tuple[str, ...]] = {
     12: ("cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include"),
@@ -66,7 +68,8 @@ def build(source: Path, expressions: Sequence[str], arch: int) -> Built:
     (major, minor), supported = _compiler()
     target, final = _target(arch, supported, (major, minor))
     log = io.StringIO()
-    from cuda.core import Program, ProgramOptions
+    with _IMPORTING:
+        from cuda.core import Program, ProgramOptions
 
     options = ProgramOptions(
         name=source.name,
