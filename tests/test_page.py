@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import polars as pl
 import pytest
 
 import report_fixture as fixture
-from normbench import cli, document, downloads, formats, index, kernelfile, measured, metrics, page, schema
+from normbench import cli, document, downloads, formats, index, kernelfile, measured, metrics, nvbench, page, schema
 
 SMALL = fixture.Fixture(dtypes=("fp32", "bf16"), hidden=(1024, 2049, 4096, 65536))
 EVIL = "norm<half,8>"
@@ -224,6 +225,23 @@ def test_downloads_are_the_stored_tables(html: str) -> None:
     assert schema.validate(frame, schema.SHOWDOWN).equals(SMALL.tables()["showdown"])
     text = base64.b64decode(str(links[f"{fixture.DEVICE}-showdown.csv"]).split("base64,")[1]).decode()
     assert "gbps" in text.splitlines()[0].split(",")
+
+
+def test_other_tools_files_come_before_the_text_of_the_tables(html: str) -> None:
+    links = {given["download"]: given["href"] for tag, given in Elements(html).found if "download" in given}
+    names = list(links)
+    assert names.index("normbench-tables.schema.json") < names.index(f"{fixture.DEVICE}-showdown.csv")
+    packed = base64.b64decode(str(links[f"{fixture.DEVICE}-nvbench.json.gz"]).split("base64,")[1])
+    assert gzip.decompress(packed).decode() == nvbench.text(SMALL.tables()["showdown"], SMALL.machine())
+
+
+def test_a_page_says_where_its_numbers_come_from() -> None:
+    one = archive(SMALL)
+    machine = SMALL.machine() | {"commit": "c0ffee", "files": {"showdown.parquet": "ab12"}}
+    text = page.build(measured.measured(replace(one, machines=(machine,)), SMALL.device))
+    section = text.split('id="provenance"')[1].split("</section>")[0]
+    for shown in (SMALL.run, "c0ffee", "ab12  showdown.parquet", "driver 0.0.fixture", "liger 0.8.5"):
+        assert shown in section
 
 
 def test_rows_survive_the_pages_packing() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from normbench import answers, charts, document, downloads, kernelfile, measured, metrics, ops, pictures
+from normbench import answers, charts, document, downloads, kernelfile, measured, metrics, ops, pictures, provenance
 from normbench.charts import kit, theme
 from normbench.measured import Measured
 
@@ -27,26 +27,6 @@ VERDICTS = {
     "too_few": "fewer samples were accepted than an interval needs",
     "below_resolution": "the time is too close to what the timer can tell apart",
 }
-FACTS = (
-    ("GPU", "gpu_name"),
-    ("architecture", "arch"),
-    ("multiprocessors", "sm_count"),
-    ("memory bus (bit)", "memory_bus_bits"),
-    ("highest SM clock (MHz)", "max_sm_clock_mhz"),
-    ("highest memory clock (MHz)", "max_mem_clock_mhz"),
-    ("theoretical bandwidth (GB/s)", "theoretical_gbps"),
-    ("power limit (W)", "power_limit_w"),
-    ("ECC", "ecc"),
-    ("MIG", "mig"),
-    ("driver", "driver"),
-    ("CUDA of the driver", "cuda_driver"),
-    ("NVRTC", "nvrtc"),
-    ("torch", "torch"),
-    ("Triton", "triton"),
-    ("cuda-core", "cuda_core"),
-    ("cuda-bindings", "cuda_bindings"),
-    ("Python", "python"),
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,8 +87,7 @@ def build(one: Measured, title: str = "normbench") -> str:
         "absent": absent,
         "selectors": selectors(specs),
         "cards": cards,
-        "facts": [(label, one.machine.get(name)) for label, name in FACTS],
-        "baselines": sorted((one.machine.get("baselines") or {}).items()),
+        "facts": provenance.facts(one.machine),
         "notes": sorted((one.machine.get("notes") or {}).items()),
         "study": sorted((one.machine.get("study") or {}).items()),
         "verdicts": _verdicts(one),
@@ -120,7 +99,7 @@ def build(one: Measured, title: str = "normbench") -> str:
         ],
         "ceilings": _ceilings(one),
         "noise": metrics.noise_floors(one.showdown),
-        "sources": sorted({*one.showdown["sources"].drop_nulls(), *one.cases["sources"].drop_nulls()}),
+        "origins": provenance.origins(one),
         "data": specs.json(themes={"light": theme.LIGHT, "dark": theme.DARK}),
     }
     scripts = {"vega": document.vega_bundle(), "page": (document.TEMPLATES / "page.js").read_text()}
