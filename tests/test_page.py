@@ -190,6 +190,45 @@ def test_a_page_without_a_quotable_time_recommends_nothing() -> None:
     assert "and are left out of the table" in text
 
 
+def cells(html: str, caption: str) -> dict[tuple[str, str], str]:
+    """Text of a static table by (hidden, contender), as a reader without scripts sees it."""
+    table = html.split(f"<caption>{caption}")[1].split("</table>")[0]
+    names = re.findall(r'<th scope="col" class="n">([^<]*)</th>', table)
+    names = [name for name in names if name not in ("rows", "hidden")]
+    found = {}
+    for line in re.findall(r"<tr>(.*?)</tr>", table)[1:]:
+        (hidden,) = re.findall(r'<th scope="row" class="n">(\d+)</th>', line)
+        texts = re.findall(r'<td class="n">(.*?)</td>', line)
+        found |= {(hidden, name): text for name, text in zip(names, texts[-len(names) :], strict=True)}
+    return found
+
+
+def test_every_time_stands_in_a_table_that_needs_no_script() -> None:
+    made = fixture.Fixture(ops=("rmsnorm",), dtypes=("bf16",), hidden=(2049, 4096, 32768))
+    raw = made.tables()["showdown"].filter(~pl.col("contender").str.ends_with("__twin"))
+    found = cells(built(made), "rmsnorm bf16, regime stream, GB/s")
+    for row in raw.filter(regime="stream").iter_rows(named=True):
+        shown = found[str(row["hidden"]), row["contender"]]
+        time = row["time_us_p50"]
+        if time is None:
+            assert shown == "–"
+        else:
+            assert re.sub(r"</?b>|\*", "", shown) == f"{row['bytes'] / time / 1e3:,.0f}"
+        assert shown.endswith("*") == (row["verdict"] not in ("quotable", None))
+    best = raw.filter(regime="stream", hidden=4096, status="ok").filter(pl.col("contender") != "copy")
+    assert found["4096", best.sort("time_us_p50")["contender"][0]].startswith("<b>")
+    assert "<caption>rmsnorm bf16, regime latency, µs a launch</caption>" in built(made)
+
+
+def test_what_scripts_draw_is_hidden_without_them(html: str) -> None:
+    figures = [given for tag, given in Elements(html).found if tag == "figure"]
+    assert figures
+    for given in figures:
+        assert "needs-script" in str(given["class"]).split()
+        assert f'id="{given["aria-labelledby"]}"' in html
+    assert "<noscript><style>.needs-script { display: none !important; }</style></noscript>" in html
+
+
 def test_charts_without_data_are_left_out_with_a_sentence(html: str) -> None:
     assert "Bandwidth inside L2: the study has no l2 points." in html
     assert 'id="figure-l2"' not in html

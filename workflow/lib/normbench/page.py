@@ -12,12 +12,26 @@ from typing import Any
 
 import polars as pl
 
-from normbench import answers, charts, document, downloads, kernelfile, measured, metrics, ops, pictures, provenance
+from normbench import (
+    answers,
+    charts,
+    document,
+    downloads,
+    findings,
+    kernelfile,
+    measured,
+    metrics,
+    ops,
+    pictures,
+    provenance,
+    sheets,
+)
 from normbench.charts import kit, theme
 from normbench.measured import Measured
 
 MOST_BYTES = 5_000_000  # of a page
 LEAD = re.compile(r"^([A-Z][\w ,-]{2,40}): +(.*)$")
+FOREMOST = 3  # findings that stand open
 ENOUGH = 50_000  # bytes kept free for what stands around the downloads
 VERDICTS = {
     "quotable": "the interval is narrow, the clock level, the card ours alone",
@@ -82,7 +96,9 @@ def build(one: Measured, title: str = "normbench") -> str:
         "answers": answers.answers(one.showdown),
         "slack": answers.SLACK,
         "unanswered": answers.unanswered(one.showdown),
-        "findings": answers.findings(one.showdown, one.checks),
+        "findings": findings.findings(one),
+        "foremost": FOREMOST,
+        "sheets": sheets.sheets(one),
         "figures": figures,
         "absent": absent,
         "selectors": selectors(specs),
