@@ -158,7 +158,10 @@ def test_regret_is_the_time_of_the_lefts_choice_over_the_rights_best() -> None:
     (row,) = regret.of_variants(left, right).to_dicts()
     assert (row["choice"], row["best"]) == ('{"block": 64}', '{"block": 128}')
     assert row["regret"] == pytest.approx(0.1)
-    assert regret.of_variants(left, left)["regret"].to_list() == [0.0]
+    found = regret.summary(regret.of_variants(left, right))
+    assert (found.worst, found.choice, found.best) == (row["regret"], row["choice"], row["best"])
+    same = regret.summary(regret.of_variants(left, left))
+    assert (same.typical, same.worst, same.where, same.choice) == (0.0, 0.0, None, None)
 
 
 def test_a_choice_that_does_not_run_there_is_no_regret_of_zero() -> None:

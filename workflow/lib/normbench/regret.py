@@ -20,7 +20,8 @@ class Regret:
     """Regret over the points two runs share. unusable: points at which the choice has no time on the other GPU.
 
     typical: the median, worst: the largest, both None where no choice has a time. where: the point of the worst, as
-    (op, dtype, hidden). choice, best: what was shipped there and what would have been best.
+    (op, dtype, hidden). choice, best: what was shipped there and what would have been best. These three are None where
+    no choice costs anything.
     """
 
     points: int
@@ -73,15 +74,16 @@ def _best(frame: pl.DataFrame, by: list[str], name: str) -> pl.DataFrame:
 def summary(rows: pl.DataFrame) -> Regret:
     """The rows of ``of_variants`` or ``of_contenders`` in one line."""
     known = rows.filter(pl.col("regret").is_not_null()).sort("regret", descending=True, maintain_order=True)
-    worst = known.row(0, named=True) if known.height else None
+    worst = known.filter(pl.col("regret") > 0).head(1).to_dicts()
+    place = worst[0] if worst else None
     return Regret(
         points=rows.height,
         unusable=rows.height - known.height,
         typical=known["regret"].median(),  # type: ignore[arg-type]
-        worst=worst["regret"] if worst else None,
-        where=(worst["op"], worst["dtype"], worst["hidden"]) if worst else None,
-        choice=worst["choice"] if worst else None,
-        best=worst["best"] if worst else None,
+        worst=known["regret"].max(),  # type: ignore[arg-type]
+        where=(place["op"], place["dtype"], place["hidden"]) if place else None,
+        choice=place["choice"] if place else None,
+        best=place["best"] if place else None,
     )
 
 
