@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import polars as pl
 import pytest
 
 import report_fixture as fixture
-from normbench import charts, document, index, measured, page
-from normbench.charts import bandwidth
+from normbench import charts, compare, document, history, index, measured, page, versus
+from normbench.charts import bandwidth, correctness
 
 pytestmark = pytest.mark.browser
 
@@ -193,6 +194,75 @@ def test_nothing_sticks_out_sideways(browser: Any, path: Path, width: int) -> No
         browser.get(path.as_uri())
         until(browser, lambda: browser.execute_script("return document.documentElement.dataset.drawn"))
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_family_of_inputs_opens_and_closes(opened: Any, study: measured.Measured) -> None:
+    from selenium.webdriver.support.select import Select
+
+    frame = correctness.prepare(study).frame.filter(op="layernorm", dtype="bf16")
+    cells, chosen = "#plot-correctness .mark-rect.role-mark path", Select(find(opened, '.picks select[name="family"]'))
+    heights = []
+    for family in (correctness.family("K2.1"), correctness.ALL):
+        chosen.select_by_value(family)
+        until(opened, lambda family=family: count(opened, cells) == frame.filter(family=family).height)
+        heights.append(find(opened, "#plot-correctness svg").size["height"])
+    assert heights[0] != heights[1]
+
+
+def test_without_scripts_there_are_tables_and_no_empty_charts(browser: Any, path: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get(path.as_uri())
+        shown = {
+            name: find(browser, name).is_displayed()
+            for name in ("noscript p", ".answers", "#figure-bandwidth", ".picks")
+        }
+        find(browser, "details.sheet summary").click()
+        opened_table = find(browser, "details.sheet table").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert shown == {"noscript p": True, ".answers": True, "#figure-bandwidth": False, ".picks": False}
+    assert opened_table
+
+
+def test_paper_shows_every_folded_table(browser: Any, path: Path) -> None:
+    browser.get(path.as_uri())
+    until(browser, lambda: browser.execute_script("return document.documentElement.dataset.drawn"))
+    visible = "return document.querySelector('details.sheet table').checkVisibility()"
+    assert not browser.execute_script(visible)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        until(browser, lambda: browser.execute_script(visible))
+        assert not find(browser, ".picks").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The index of two devices and the page that compares them."""
+    other = replace(STUDY, device="other-gpu-000002", gpu_name="Other GPU (invented)", scale=0.5)
+    tables = {name: pl.concat([frame, other.tables()[name]]) for name, frame in STUDY.tables().items()}
+    archive = measured.Archive(**tables, machines=(STUDY.machine(), other.machine()))
+    left, right = history.runs(archive)
+    folder = tmp_path_factory.mktemp("compared")
+    document.write(index.build(archive), folder / "index.html")
+    versus.write(left, right, compare.compare(left, right), folder / "compare.html")
+    return [folder / "index.html", folder / "compare.html"]
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_comparisons_fit_and_the_console_is_silent(browser: Any, compared: list[Path], width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get_log("browser")
+    try:
+        for page_of_two in compared:
+            browser.get(page_of_two.as_uri())
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        assert browser.get_log("browser") == []
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

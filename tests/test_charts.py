@@ -14,7 +14,7 @@ import vl_convert
 
 import report_fixture as fixture
 from normbench import charts, document, measured, pictures
-from normbench.charts import bandwidth, blockmap, clocks, correctness, error, kit, samples, theme
+from normbench.charts import bandwidth, blockmap, clocks, correctness, error, kit, noise, samples, speedup, theme
 
 SMALL = fixture.Fixture(dtypes=("fp32", "bf16"), hidden=(1024, 2049, 4096))
 PNG = b"\x89PNG\r\n"
@@ -154,6 +154,99 @@ def test_a_wrong_check_is_not_hidden_by_a_right_one_of_the_same_name(one: measur
     assert cell.select("state", "mark").rows() == [("fails", "✗")]
     refused = correctness.prepare(one).frame.filter(contender="quack", op="rmsnorm", dtype="bf16", column="K2.1")
     assert refused["mark"].to_list() == ["–"]
+
+
+def test_a_family_hides_the_input_that_failed(one: measured.Measured) -> None:
+    frame = correctness.prepare(one).frame.filter(contender="liger", op="rmsnorm", dtype="bf16")
+    families = frame.filter(family=correctness.ALL)
+    wanted = {correctness.family(case) for case in fixture.CASES_OF_CHECKS}
+    assert set(families["column"]) == wanted
+    cell = families.filter(column=correctness.family("K2.1")).row(0, named=True)
+    assert (cell["state"], cell["mark"], cell["detail"]) == ("fails", "3/4", "fails on K2.1")
+    members = frame.filter(family=correctness.family("K2.1"))
+    assert members["column"].to_list() == ["K1.1", "K1.2", "K2.1", "K5.1"]
+
+
+def test_a_family_of_refused_inputs_is_not_judged(one: measured.Measured) -> None:
+    frame = correctness.prepare(one).frame.filter(contender="quack", family=correctness.ALL)
+    assert set(frame["mark"]) == {"–"}
+    assert set(frame["state"]) == {"not judged"}
+
+
+@pytest.mark.parametrize(
+    ("case", "start"),
+    [
+        ("K23.last", "K:"),
+        ("hidden_1023", "hidden:"),
+        ("rows_65536", "rows:"),
+        ("ratio_1e4", "ratio:"),
+        ("minus_inf_last", "values:"),
+        ("near_65504", "values:"),
+        ("stride_odd", "stride:"),
+        ("no_gamma", "semantics:"),
+        ("misaligned", "other"),
+    ],
+)
+def test_an_input_is_counted_in_another_family(case: str, start: str) -> None:
+    assert correctness.family(case).startswith(start)
+
+
+def moments(*throttled: bool) -> pl.DataFrame:
+    """Two rows a moment, a second apart; of a throttled moment one row says so."""
+    rows = [
+        {"at": f"2020-01-01T00:00:{second:02d}Z", "verdict": verdict}
+        for second, flag in enumerate(throttled)
+        for verdict in ("quotable", "throttled" if flag else "quotable")
+    ]
+    return pl.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("throttled", "expected"),
+    [
+        ((False, False), []),
+        ((False, True, True, False, True), [("00", "02"), ("03", "04")]),
+        ((True, False), [("00", "00")]),
+        ((True, True), [("00", "01")]),
+    ],
+)
+def test_a_throttled_window_ends_elsewhere(throttled: tuple[bool, ...], expected: list[tuple[str, str]]) -> None:
+    found = clocks.windows(moments(*throttled)).select("at", "until").rows()
+    assert [(start[17:19], end[17:19]) for start, end in found] == expected
+
+
+def test_throttled_windows_are_shaded_and_a_level_study_has_none(one: measured.Measured) -> None:
+    spec = json.dumps(clocks.chart(clocks.prepare(one).frame).to_dict())
+    assert '"type": "rect"' not in spec
+    hot = study(replace(SMALL, hidden=(32768,)))
+    chosen = clocks.prepare(hot).frame
+    assert chosen.filter(kind="throttled").height > 0
+    svg = vl_convert.vegalite_to_svg(clocks.chart(chosen).to_dict())
+    assert svg.count('class="mark-rect role-mark') == len(clocks.QUANTITIES)
+
+
+def test_the_noise_chart_shows_each_twin_beside_the_floor(one: measured.Measured) -> None:
+    frame = noise.prepare(one).frame
+    races = one.showdown.filter(pl.col("contender") == "cta_row__twin").height
+    assert frame.height == races > 0
+    assert frame["difference"].to_list() == pytest.approx([0.002] * races)
+    assert frame["floor"].to_list() == pytest.approx([0.002] * races)
+
+
+def test_the_band_of_noise_is_the_floor_of_the_study(one: measured.Measured) -> None:
+    frame = speedup.prepare(one).frame
+    assert frame["band_high"].unique().to_list() == pytest.approx([1.002])
+    assert frame["band_low"].unique().to_list() == pytest.approx([1 / 1.002])
+    without = one.showdown.filter(~pl.col("contender").str.ends_with("__twin"))
+    bare = speedup.prepare(replace(one, showdown=without)).frame
+    assert bare["band_high"].null_count() == bare.height
+    assert "band_high" not in json.dumps(speedup.chart(bare).to_dict()["layer"])
+
+
+def test_equal_errors_are_spread_over_the_axis() -> None:
+    rows = study(SMALL).showdown.with_columns(err_ulp_max=pl.lit(0.50004))
+    made = error.chart(error.prepare(replace(study(SMALL), showdown=rows)).frame).to_dict()
+    assert made["encoding"]["y"]["scale"]["domain"] == [0.25, 1.0]
 
 
 def test_thinned_samples_keep_both_extremes() -> None:

@@ -218,31 +218,6 @@ def test_a_point_with_nothing_quotable_is_counted_and_not_recommended() -> None:
     assert answers.unanswered(frame) == 1
 
 
-def test_findings_state_the_numbers_of_the_data() -> None:
-    found = metrics.with_winners(
-        metrics.derive(
-            pl.concat(
-                [
-                    race(timed("cta_row", 100.0), timed("liger", 150.0), point=at(1024)),
-                    race(timed("cta_row", 120.0), timed("liger", 600.0), point=at(2048)),
-                ]
-            ),
-            MACHINES,
-        )
-    )
-    lead, collapse, ceiling = answers.findings(found, fixture.frame("checks", []))
-    assert "fastest or tied at 2 of 2 points" in lead
-    assert "5.00× (cta_row, rmsnorm bf16 at hidden 2048" in lead
-    assert collapse.startswith("liger depends most on the hidden size: rmsnorm bf16 runs at")
-    assert "2048" in collapse
-    assert ceiling == "At each of 2 points something reaches 90 % of the measured ceiling."
-
-
-def test_findings_of_nothing_are_no_sentences() -> None:
-    empty = metrics.with_winners(metrics.derive(fixture.frame("showdown", []), MACHINES))
-    assert answers.findings(empty, fixture.frame("checks", [])) == []
-
-
 def test_a_loss_never_rounds_to_even() -> None:
     assert formats.times((0.994, 4.81)) == "0.99–4.81×"
     assert formats.times((12.4, 12.4)) == "12×"

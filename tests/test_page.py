@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import polars as pl
 import pytest
 
 import report_fixture as fixture
-from normbench import cli, document, downloads, formats, index, kernelfile, measured, metrics, page, schema
+from normbench import cli, document, downloads, formats, index, kernelfile, measured, metrics, nvbench, page, schema
 
 SMALL = fixture.Fixture(dtypes=("fp32", "bf16"), hidden=(1024, 2049, 4096, 65536))
 EVIL = "norm<half,8>"
@@ -199,6 +200,45 @@ def test_a_page_opens_at_an_op_that_was_raced_where_kernels_are_compiled_for_oth
     assert offered == {"layernorm": False, "rmsnorm": True}
 
 
+def cells(html: str, caption: str) -> dict[tuple[str, str], str]:
+    """Text of a static table by (hidden, contender), as a reader without scripts sees it."""
+    table = html.split(f"<caption>{caption}")[1].split("</table>")[0]
+    names = re.findall(r'<th scope="col" class="n">([^<]*)</th>', table)
+    names = [name for name in names if name not in ("rows", "hidden")]
+    found = {}
+    for line in re.findall(r"<tr>(.*?)</tr>", table)[1:]:
+        (hidden,) = re.findall(r'<th scope="row" class="n">(\d+)</th>', line)
+        texts = re.findall(r'<td class="n">(.*?)</td>', line)
+        found |= {(hidden, name): text for name, text in zip(names, texts[-len(names) :], strict=True)}
+    return found
+
+
+def test_every_time_stands_in_a_table_that_needs_no_script() -> None:
+    made = fixture.Fixture(ops=("rmsnorm",), dtypes=("bf16",), hidden=(2049, 4096, 32768))
+    raw = made.tables()["showdown"].filter(~pl.col("contender").str.ends_with("__twin"))
+    found = cells(built(made), "rmsnorm bf16, regime stream, GB/s")
+    for row in raw.filter(regime="stream").iter_rows(named=True):
+        shown = found[str(row["hidden"]), row["contender"]]
+        time = row["time_us_p50"]
+        if time is None:
+            assert shown == "–"
+        else:
+            assert re.sub(r"</?b>|\*", "", shown) == f"{row['bytes'] / time / 1e3:,.0f}"
+        assert shown.endswith("*") == (row["verdict"] not in ("quotable", None))
+    best = raw.filter(regime="stream", hidden=4096, status="ok").filter(pl.col("contender") != "copy")
+    assert found["4096", best.sort("time_us_p50")["contender"][0]].startswith("<b>")
+    assert "<caption>rmsnorm bf16, regime latency, µs a launch</caption>" in built(made)
+
+
+def test_what_scripts_draw_is_hidden_without_them(html: str) -> None:
+    figures = [given for tag, given in Elements(html).found if tag == "figure"]
+    assert figures
+    for given in figures:
+        assert "needs-script" in str(given["class"]).split()
+        assert f'id="{given["aria-labelledby"]}"' in html
+    assert "<noscript><style>.needs-script { display: none !important; }</style></noscript>" in html
+
+
 def test_charts_without_data_are_left_out_with_a_sentence(html: str) -> None:
     assert "Bandwidth inside L2: the study has no l2 points." in html
     assert 'id="figure-l2"' not in html
@@ -234,6 +274,23 @@ def test_downloads_are_the_stored_tables(html: str) -> None:
     assert schema.validate(frame, schema.SHOWDOWN).equals(SMALL.tables()["showdown"])
     text = base64.b64decode(str(links[f"{fixture.DEVICE}-showdown.csv"]).split("base64,")[1]).decode()
     assert "gbps" in text.splitlines()[0].split(",")
+
+
+def test_other_tools_files_come_before_the_text_of_the_tables(html: str) -> None:
+    links = {given["download"]: given["href"] for tag, given in Elements(html).found if "download" in given}
+    names = list(links)
+    assert names.index("normbench-tables.schema.json") < names.index(f"{fixture.DEVICE}-showdown.csv")
+    packed = base64.b64decode(str(links[f"{fixture.DEVICE}-nvbench.json.gz"]).split("base64,")[1])
+    assert gzip.decompress(packed).decode() == nvbench.text(SMALL.tables()["showdown"], SMALL.machine())
+
+
+def test_a_page_says_where_its_numbers_come_from() -> None:
+    one = archive(SMALL)
+    machine = SMALL.machine() | {"commit": "c0ffee", "files": {"showdown.parquet": "ab12"}}
+    text = page.build(measured.measured(replace(one, machines=(machine,)), SMALL.device))
+    section = text.split('id="provenance"')[1].split("</section>")[0]
+    for shown in (SMALL.run, "c0ffee", "ab12  showdown.parquet", "driver 0.0.fixture", "liger 0.8.5"):
+        assert shown in section
 
 
 def test_rows_survive_the_pages_packing() -> None:

@@ -143,3 +143,38 @@ def test_checks_are_published_where_there_are_some(tmp_path: Path) -> None:
     published = publish.publish(run, tmp_path / "data")
 
     assert archive.read_archived(published).tables["checks"].height == 4
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
+    ran = subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+def test_a_commit_is_named_only_if_its_sources_measured_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "checkout"
+    (root / "kernels").mkdir(parents=True)
+    (root / "package").mkdir()
+    (root / "package" / "ops.py").write_text("rules = 1\n")
+    (root / "kernels" / "naive.cu").write_text("// a kernel\n")
+    monkeypatch.setattr(publish.sources, "PACKAGE", root / "package")
+    run = local(tmp_path, Study(sources=publish.sources.sources(root / "kernels")))
+    assert publish.checkout_commit(run, root) is None  # no repository
+
+    git(root, "init")
+    assert publish.checkout_commit(run, root) is None  # not committed
+    git(root, "add", ".")
+    git(root, "commit", "-m", "all")
+    assert publish.checkout_commit(run, root) == git(root, "rev-parse", "HEAD")
+
+    (root / "kernels" / "naive.cu").write_text("// another kernel\n")
+    git(root, "commit", "-am", "another")
+    assert publish.checkout_commit(run, root) is None
+
+
+def test_the_commit_is_kept_beside_the_study(tmp_path: Path) -> None:
+    folder = publish.publish(local(tmp_path), tmp_path / "data", commit="c0ffee")
+
+    assert archive.read_archived(folder).study["commit"] == "c0ffee"

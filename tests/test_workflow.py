@@ -19,6 +19,7 @@ import polars as pl
 import pytest
 from filelock import FileLock
 
+from normbench import archive as archived
 from normbench.points import short_hash
 from study_fixture import Study
 from workflow_fixture import OTHER, ROOT, TARGET, Checkout
@@ -436,6 +437,8 @@ def test_compare_fails_on_a_confirmed_slower_and_keeps_its_verdict(fresh: Checko
 
     assert (worse.returncode, better.returncode) == (1, 0)
     assert "4 SLOWER" in verdict
+    pages = [checkout.path("reports", f"{archived.comparison(*pair)}.html") for pair in (runs, runs[::-1])]
+    assert ["4 SLOWER" in page.read_text() for page in pages] == [True, False]
     assert json.loads(checkout.path("results", "compare.json").read_text())["exit"] == 0
 
 

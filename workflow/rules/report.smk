@@ -3,6 +3,7 @@ From local studies and the archive to validated tables and pages, and a comparis
 
 INPUTS: results/<target>/ of finished studies, results/build/, reports/data/<device>/<run>/
 OUTPUTS: results/tables/, reports/<device>.html, reports/index.html; on request results/compare.{txt,json}
+    and reports/compare-<left>-<right>.html
 """
 
 
@@ -90,10 +91,13 @@ if {"left", "right"} <= config.keys():
             # logs, unlike outputs, survive a verdict that fails the job
             text="results/compare.txt",
             json="results/compare.json",
+            page=PLAN.comparison(config["left"], config["right"]),
         conda:
             "../../envs/report.yaml"
         params:
             left=config["left"],
             right=config["right"],
+            title=PLAN.study.title,
         shell:
-            "normbench compare {params.left:q} {params.right:q} --json {log.json} | tee {log.text}"
+            "normbench compare {params.left:q} {params.right:q} --json {log.json} --html {log.page:q}"
+            " --title {params.title:q} | tee {log.text}"

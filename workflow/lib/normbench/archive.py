@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,17 @@ class ArchiveError(UserError):
 
 @dataclass(frozen=True)
 class Run:
-    """One study of one device. tables: every table of the schema by name, empty where it was not made."""
+    """One study of one device. tables: every table of the schema by name, empty where it was not made.
+
+    hashes: SHA-256 of each file it was read from, by the file's name below the folder of the run.
+    """
 
     device: str
     run: str
     machine: Facts
     study: Facts
     tables: Mapping[str, pl.DataFrame]
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -57,6 +62,12 @@ def files(folder: Path) -> Iterator[Path]:
         yield from sorted((folder / name).glob("*.parquet"))
 
 
+def hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files of a study in hex, by name below ``folder``, as ``sha256sum`` prints it."""
+    names = sorted(path.relative_to(folder).as_posix() for path in files(folder))
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+
+
 def locate(text: str, archive: Path | str = "reports/data") -> Path:
     """The folder of an archived run, given as a path or as ``device/run``.
 
@@ -68,6 +79,11 @@ def locate(text: str, archive: Path | str = "reports/data") -> Path:
             return folder
     known = [f"{folder.parent.name}/{folder.name}" for folder in folders(archive)]
     raise ArchiveError(f"{text}: no archived run; there are {', '.join(known) or 'none'}")
+
+
+def comparison(left: str, right: str) -> str:
+    """Name of the comparison of two runs, given as ``device/run`` or as folders: ``compare-<left>-<right>``."""
+    return "-".join(["compare", *("-".join(Path(text).parts[-2:]) for text in (left, right))])
 
 
 def read_archived(folder: Path | str) -> Run:
@@ -90,7 +106,7 @@ def read_archived(folder: Path | str) -> Run:
         if strange.height:
             row = strange.row(0, named=True)
             raise ArchiveError(f"{folder / name}.parquet: holds a row of {row['device']}/{row['run']}")
-    return Run(device, run, machine, study, tables)
+    return Run(device, run, machine, study, tables, hashes(folder))
 
 
 def _archived_table(folder: Path, name: str) -> pl.DataFrame:
@@ -151,7 +167,7 @@ def read_local(folder: Path | str, builds: Path | str) -> Run:
         )
         for name, frame in tables.items()
     }
-    return Run(device, run, {"device": device, "run": run} | machine, study, labelled)
+    return Run(device, run, {"device": device, "run": run} | machine, study, labelled, hashes(folder))
 
 
 def run_id(showdown: pl.DataFrame, where: Path | str = "showdown") -> str:

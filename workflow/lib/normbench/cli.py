@@ -25,6 +25,7 @@ VERBS = {
     "columns": "every table and column, with unit and meaning",
     "compare": "compare two archived runs; exit 1 on a confirmed SLOWER or a newly wrong row",
     "publish": "copy the finished study into reports/data",
+    "export": "an archived run in the format of another tool (NVBench)",
     "sweep": "config to points",
     "compile": "a kernel file to a cubin for one architecture, without a GPU",
     "machine": "facts of the GPU",

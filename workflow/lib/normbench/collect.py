@@ -62,7 +62,10 @@ def write(runs: Sequence[Run], folder: Path) -> None:
     """The tables and machines.json, each whole or absent."""
     for name, frame in join(runs).items():
         schema.write(frame, schema.TABLES[name], folder / f"{name}.parquet")
-    machines = [run.machine | {"study": run.study["study"]} for run in sorted(runs, key=lambda run: run.id)]
+    machines = [
+        run.machine | {"study": run.study["study"], "commit": run.study.get("commit"), "files": dict(run.hashes)}
+        for run in sorted(runs, key=lambda run: run.id)
+    ]
     with schema.atomic(folder / "machines.json") as temporary:
         temporary.write_text(json.dumps(machines, indent=1) + "\n")
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,11 @@ class Comparison:
         return {verdict: found[verdict] for verdict in VERDICTS}
 
     @property
+    def speedup(self) -> float | None:
+        """Geometric mean of left time over right time over all judged rows; above 1 the right side is faster."""
+        return geometric_mean([1 / row.ratio for row in self.rows])
+
+    @property
     def regressed(self) -> bool:
         """Whether the exit code is 1. Another model's GPU may be slower; it may not be wrong."""
         return bool(self.newly_wrong) or (self.same_model and self.counts["SLOWER"] > 0)
@@ -103,10 +110,42 @@ def compare(left: Run, right: Run) -> Comparison:
     )
 
 
+def swapped(found: Comparison) -> Comparison:
+    """The same comparison read from the other side; what is newly wrong has no other side and is left out."""
+    turned = {"FASTER": "SLOWER", "SLOWER": "FASTER"}
+    rows = [
+        replace(
+            row,
+            verdict=turned.get(row.verdict, row.verdict),
+            left_us=row.right_us,
+            right_us=row.left_us,
+            ratio=1 / row.ratio,
+            ratio_lo=1 / row.ratio_hi,
+            ratio_hi=1 / row.ratio_lo,
+            ratio_cycles=None if row.ratio_cycles is None else 1 / row.ratio_cycles,
+            left_pct=row.right_pct,
+            right_pct=row.left_pct,
+        )
+        for row in found.rows
+    ]
+    return replace(found, left=found.right, right=found.left, rows=rows, newly_wrong=[])
+
+
+def geometric_mean(ratios: Sequence[float]) -> float | None:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
 def _pairs(left: Run, right: Run, table: str) -> pl.DataFrame:
     """Rows of both tables side by side, the right one's with the suffix ``_right``; A/A twins are no contenders."""
     key = [name for name in schema.TABLES[table].key if name not in ("device", "run")]
-    return left.tables[table].filter(~metrics.TWIN).join(right.tables[table], on=key, how="inner").sort(key)
+    ours, theirs = (_rows(run, table) for run in (left, right))
+    return ours.filter(~metrics.TWIN).join(theirs, on=key, how="inner").sort(key)
+
+
+def _rows(run: Run, table: str) -> pl.DataFrame:
+    """A table of a run, its ceilings raised to the run's own roofs as on the page of its device."""
+    frame = run.tables[table]
+    return metrics.with_roofs(frame, run.tables["ceilings"]) if table == "showdown" else frame
 
 
 def _quotable(side: str) -> pl.Expr:
@@ -185,7 +224,7 @@ def _clock_ratio(pair: dict[str, Any]) -> float | None:
 
 def _ceiling_pct(pair: dict[str, Any], side: str) -> float | None:
     ceiling, moved = pair[f"ceiling_gbps{side}"], pair[f"bytes{side}"]
-    if not ceiling or moved is None:
+    if not ceiling or moved is None or pair[f"launch_bound{side}"]:
         return None
     return float(100 * moved / pair[f"time_us_p50{side}"] / 1e3 / ceiling)
 
@@ -201,7 +240,7 @@ def _newly_wrong(pairs: pl.DataFrame) -> list[str]:
     ]
 
 
-def document(found: Comparison) -> dict[str, Any]:
+def as_json(found: Comparison) -> dict[str, Any]:
     """The comparison as JSON; ``exit`` is the exit code."""
     facts = asdict(found)
     rows = facts.pop("rows")
@@ -267,6 +306,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("right", help="archived run to judge")
     parser.add_argument("--archive", type=Path, default=Path("reports/data"), metavar="FOLDER")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every row as JSON")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the comparison as a page")
+    parser.add_argument("--title", default="normbench", help="title of the page")
     parser.add_argument("--all", action="store_true", help="list the rows that are SAME, too")
 
 
@@ -275,6 +316,10 @@ def main(args: argparse.Namespace) -> int:
     found = compare(left, right)
     if args.json:
         with schema.atomic(args.json) as temporary:
-            temporary.write_text(json.dumps(document(found), indent=1, allow_nan=False) + "\n")
+            temporary.write_text(json.dumps(as_json(found), indent=1, allow_nan=False) + "\n")
+    if args.html:
+        from normbench import versus
+
+        versus.write(left, right, found, args.html, args.title)
     show(found, args.all)
     return int(found.regressed)

@@ -123,7 +123,7 @@ def environment() -> jinja2.Environment:
     made.filters |= {
         "count": formats.count, "gbps": formats.gbps, "percent": formats.percent, "times": formats.times,
         "sizes": formats.sizes, "bytes": formats.binary_bytes, "quantity": formats.quantity,
-        "variant": formats.variant,
+        "variant": formats.variant, "signed": formats.signed, "factor": formats.factor,
     }  # fmt: skip
     return made
 

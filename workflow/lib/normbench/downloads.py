@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import polars as pl
 import polars.selectors as cs
 
-from normbench import document, metrics
+from normbench import columns, document, metrics, nvbench, schema
 from normbench.measured import Measured
 
 CSV_DIGITS = 7  # significant
@@ -17,11 +18,12 @@ CSV_DIGITS = 7  # significant
 
 @dataclass(frozen=True)
 class Download:
-    """A table inside the page, as a data link."""
+    """A file inside the page, as a data link. rows: how many of ``noun`` it holds."""
 
     name: str
     link: str
     rows: int
+    noun: str = "row"
 
     @property
     def bytes(self) -> int:
@@ -29,10 +31,13 @@ class Download:
 
 
 def of(one: Measured) -> Iterator[Download]:
-    """The most asked-for first: the tables as stored, then as text with the derived columns."""
+    """The most asked-for first: the tables as stored, what their columns mean, then as text with derived columns."""
     stored = {name: frame for name, frame in one.stored.items() if not frame.is_empty()}
     for name, frame in stored.items():
         yield _download(f"{one.device}-{name}.parquet", frame, _parquet, "application/vnd.apache.parquet")
+    yield _schema()
+    if not one.stored["showdown"].is_empty():
+        yield _nvbench(one)
     for name, frame in stored.items():
         derived = getattr(one, name).select(cs.by_name(*metrics.METRICS, require_all=False))
         yield _download(f"{one.device}-{name}.csv", frame.select(~cs.list()).hstack(derived), _csv, "text/csv")
@@ -40,6 +45,20 @@ def of(one: Measured) -> Iterator[Download]:
 
 def _download(name: str, frame: pl.DataFrame, encode: Callable[[pl.DataFrame], bytes], media_type: str) -> Download:
     return Download(name, document.data_link(encode(frame), media_type), frame.height)
+
+
+def _schema() -> Download:
+    content, number = columns.json_text().encode(), sum(len(table.columns) for table in schema.TABLES.values())
+    link = document.data_link(content, "application/schema+json")
+    return Download("normbench-tables.schema.json", link, number, "column")
+
+
+def _nvbench(one: Measured) -> Download:
+    """Compressed, since the format repeats every tag for every row; with no time in it, so that bytes stay equal."""
+    text = nvbench.text(one.stored["showdown"], one.machine)
+    content = gzip.compress(text.encode(), compresslevel=9, mtime=0)
+    link = document.data_link(content, "application/gzip")
+    return Download(f"{one.device}-nvbench.json.gz", link, text.count('"is_skipped"'), "state")
 
 
 def _parquet(frame: pl.DataFrame) -> bytes:

@@ -41,6 +41,17 @@ def percent(value: Span | None) -> str:
     return NONE if value is None else f"{_between(f'{value[0] * 100:.0f}', f'{value[1] * 100:.0f}')}\u00a0%"
 
 
+def signed(value: float | None) -> str:
+    """A fraction as a signed percentage with a digit that tells: ``+0.3 %``, ``+12 %``."""
+    if value is None:
+        return NONE
+    return f"{value * 100:+.{1 if abs(value) < 0.0995 else 0}f}\u00a0%"
+
+
+def factor(value: float | None) -> str:
+    return NONE if value is None else f"{_factor(value)}×"
+
+
 def times(value: Span | None) -> str:
     """``0.99–4.81×``; two decimals below 10, none above, so that a loss never rounds to 1.0."""
     return NONE if value is None else f"{_between(_factor(value[0]), _factor(value[1]))}×"
@@ -59,6 +70,15 @@ def sizes(hidden: Iterable[int]) -> str:
 def quantity(number: int, noun: str) -> str:
     """``1 point``, ``2 points``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def fact(value: object) -> str:
+    """A fact of a machine: a flag as yes or no, what is not known as a dash."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return NONE if value is None else str(value)
 
 
 def variant(text: str | None) -> str:

@@ -12,8 +12,10 @@ from urllib.parse import quote
 
 import polars as pl
 
-from normbench import answers, document, measured
+from normbench import answers, document, history, measured, provenance
+from normbench.history import Meeting
 from normbench.measured import Archive, Machine
+from normbench.versus import MARKS
 
 SIZES = (1024, 4096, 65536)
 
@@ -44,7 +46,22 @@ def build(archive: Archive, title: str = "normbench") -> str:
     """The whole page; equal data give equal bytes."""
     entries = sorted((_entry(archive, device) for device in archive.devices), key=_by_model)
     models = [(model, list(group)) for model, group in groupby(entries, key=lambda entry: _by_model(entry)[0])]
-    return document.render("index.html.j2", title=title, models=models, sizes=SIZES)
+    newest = [entry.machine for _, group in models for entry in group]
+    return document.render(
+        "index.html.j2",
+        title=title,
+        models=models,
+        sizes=SIZES,
+        histories=history.histories(archive),
+        marks=MARKS,
+        devices=[str(machine["device"]) for machine in newest],
+        meetings=_grid(history.meetings(archive)),
+        differences=provenance.differences(newest),
+    )
+
+
+def _grid(meetings: Iterable[Meeting]) -> dict[tuple[str, str], Meeting]:
+    return {(one.left, one.right): one for one in meetings}
 
 
 def _by_model(entry: Entry) -> tuple[str, str]:

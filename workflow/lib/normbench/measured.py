@@ -28,7 +28,7 @@ MACHINE = (
         "nvrtc",
         "torch",
     ),
-    *("triton", "cuda_core", "cuda_bindings", "python", "baselines", "fake", "notes", "study"),
+    *("triton", "cuda_core", "cuda_bindings", "python", "baselines", "fake", "notes", "study", "commit", "files"),
 )
 
 
@@ -94,13 +94,14 @@ class Measured:
 
     cases, showdown: each point from the newest run that has it, with the metrics, ``aligned``, the winner columns and
     the evidence columns (``interval``, ``clocks``, ``command``) that tooltips show.
-    machine: facts of the newest run, with every key of MACHINE, null where unknown.
+    machine: facts of the newest run, with every key of MACHINE, null where unknown. machines: those of every run.
     stored: the same rows as the tables hold them, by table name, for the downloads.
     paths: contender to its file, as a person at the top of the repository names it. kernels: ours, for the cards.
     """
 
     device: str
     machine: Machine
+    machines: tuple[Machine, ...]
     runs: tuple[str, ...]
     cases: pl.DataFrame
     showdown: pl.DataFrame
@@ -140,6 +141,7 @@ def measured(
     return Measured(
         device=device,
         machine=dict.fromkeys(MACHINE) | dict(own.machines[-1]),
+        machines=tuple(dict.fromkeys(MACHINE) | dict(one) for one in own.machines),
         runs=tuple(sorted({*cases["run"], *showdown["run"]})),
         cases=_with_work(with_evidence(cases, paths)),
         showdown=_with_work(with_evidence(showdown, paths)),

@@ -203,16 +203,22 @@ def with_winners(frame: pl.DataFrame) -> pl.DataFrame:
 NOISE_SHARE = 0.95  # of the races; the largest of all would let one disturbed race blur every other
 
 
-def noise_floors(frame: pl.DataFrame) -> dict[str, float]:
-    """By regime: the relative difference of medians between an A/A twin and its original that NOISE_SHARE of the races
-    do not exceed. A regime without a twin is absent."""
+def twin_differences(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows of originals that an A/A twin raced with, with the twin's median ``twin_us`` and ``difference``, the
+    twin's median over their own, minus one."""
     twins = frame.filter(TWIN & pl.col("time_us_p50").is_not_null()).select(
         *RACE, pl.col("contender").str.strip_suffix("__twin"), pl.col("time_us_p50").alias("twin_us")
     )
-    pairs = frame.join(twins, on=[*RACE, "contender"], how="inner")
-    difference = (pl.col("twin_us") / pl.col("time_us_p50") - 1).abs().alias("difference")
+    pairs = frame.join(twins, on=[*RACE, "contender"], how="inner", maintain_order="left")
+    return pairs.with_columns((pl.col("twin_us") / pl.col("time_us_p50") - 1).alias("difference"))
+
+
+def noise_floors(frame: pl.DataFrame) -> dict[str, float]:
+    """By regime: the relative difference of medians between an A/A twin and its original that NOISE_SHARE of the races
+    do not exceed. A regime without a twin is absent."""
     found = (
-        pairs.select("regime", difference)
+        twin_differences(frame)
+        .select("regime", pl.col("difference").abs())
         .drop_nulls()
         .group_by("regime", maintain_order=True)
         .agg(pl.col("difference").quantile(NOISE_SHARE, "linear"))

@@ -12,13 +12,27 @@ from typing import Any
 
 import polars as pl
 
-from normbench import answers, charts, document, downloads, kernelfile, measured, metrics, ops, pictures
+from normbench import (
+    answers,
+    charts,
+    document,
+    downloads,
+    findings,
+    kernelfile,
+    measured,
+    metrics,
+    ops,
+    pictures,
+    provenance,
+    sheets,
+)
 from normbench.charts import kit, theme
 from normbench.cli import UserError
 from normbench.measured import Measured
 
 MOST_BYTES = 5_000_000  # of a page
 LEAD = re.compile(r"^([A-Z][\w ,-]{2,40}): +(.*)$")
+FOREMOST = 3  # findings that stand open
 ENOUGH = 50_000  # bytes kept free for what stands around the downloads
 VERDICTS = {
     "quotable": "the interval is narrow, the clock level, the card ours alone",
@@ -28,26 +42,6 @@ VERDICTS = {
     "too_few": "fewer samples were accepted than an interval needs",
     "below_resolution": "the time is too close to what the timer can tell apart",
 }
-FACTS = (
-    ("GPU", "gpu_name"),
-    ("architecture", "arch"),
-    ("multiprocessors", "sm_count"),
-    ("memory bus (bit)", "memory_bus_bits"),
-    ("highest SM clock (MHz)", "max_sm_clock_mhz"),
-    ("highest memory clock (MHz)", "max_mem_clock_mhz"),
-    ("theoretical bandwidth (GB/s)", "theoretical_gbps"),
-    ("power limit (W)", "power_limit_w"),
-    ("ECC", "ecc"),
-    ("MIG", "mig"),
-    ("driver", "driver"),
-    ("CUDA of the driver", "cuda_driver"),
-    ("NVRTC", "nvrtc"),
-    ("torch", "torch"),
-    ("Triton", "triton"),
-    ("cuda-core", "cuda_core"),
-    ("cuda-bindings", "cuda_bindings"),
-    ("Python", "python"),
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,13 +104,14 @@ def build(one: Measured, title: str = "normbench") -> str:
         "answers": answers.answers(one.showdown),
         "slack": answers.SLACK,
         "unanswered": answers.unanswered(one.showdown),
-        "findings": answers.findings(one.showdown, one.checks),
+        "findings": findings.findings(one),
+        "foremost": FOREMOST,
+        "sheets": sheets.sheets(one),
         "figures": figures,
         "absent": absent,
         "selectors": selectors(specs),
         "cards": cards,
-        "facts": [(label, one.machine.get(name)) for label, name in FACTS],
-        "baselines": sorted((one.machine.get("baselines") or {}).items()),
+        "facts": provenance.facts(one.machine),
         "notes": sorted((one.machine.get("notes") or {}).items()),
         "study": sorted((one.machine.get("study") or {}).items()),
         "verdicts": _verdicts(one),
@@ -128,7 +123,7 @@ def build(one: Measured, title: str = "normbench") -> str:
         ],
         "ceilings": _ceilings(one),
         "noise": metrics.noise_floors(one.showdown),
-        "sources": sorted({*one.showdown["sources"].drop_nulls(), *one.cases["sources"].drop_nulls()}),
+        "origins": provenance.origins(one),
         "data": specs.json(themes={"light": theme.LIGHT, "dark": theme.DARK}),
     }
     scripts = {"vega": document.vega_bundle(), "page": (document.TEMPLATES / "page.js").read_text()}

@@ -160,6 +160,10 @@ class Plan:
         """
         return [str(path) for path in archive.files(archive.locate(str(run), ARCHIVE))]
 
+    def comparison(self, left: str, right: str) -> str:
+        """The page of ``compare``, beside those of the devices."""
+        return f"reports/{archive.comparison(str(left), str(right))}.html"
+
 
 def plan(values: Mapping[str, Any], resources: Mapping[str, Any]) -> Plan:
     """Everything the rules need, from Snakemake's config and its global resources.

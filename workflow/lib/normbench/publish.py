@@ -6,12 +6,13 @@ import argparse
 import contextlib
 import json
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
 import polars as pl
 
-from normbench import archive, schema
+from normbench import archive, schema, sources
 from normbench.archive import Run
 from normbench.cli import UserError
 
@@ -25,10 +26,10 @@ class PublishError(UserError):
     """The study cannot be published as it is; the sentence says what to do."""
 
 
-def publish(run: Run, published: Path, allow_fake: bool = False) -> Path:
+def publish(run: Run, published: Path, allow_fake: bool = False, commit: str | None = None) -> Path:
     """Copy ``run`` to ``<published>/<device>/<run>``; the folder is there whole or not at all.
 
-    allow_fake: a faked GPU's study may go to an archive of its own, for tests.
+    allow_fake: a faked GPU's study may go to an archive of its own, for tests. commit: see ``checkout_commit``.
 
     Raises:
         PublishError: a faked GPU, architectures missing from the resources, the run is there already, or it is too big.
@@ -39,7 +40,7 @@ def publish(run: Run, published: Path, allow_fake: bool = False) -> Path:
     # a name with a dot is no run to anybody who reads the archive
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{run.run}."))
     try:
-        _write(run, temporary)
+        _write(run, temporary, commit)
         _small(temporary)
         temporary.chmod(0o755)
         _rename(temporary, folder)
@@ -65,8 +66,27 @@ def _publishable(run: Run, folder: Path, allow_fake: bool) -> None:
             raise PublishError(f"{stem} is not compiled for {archs}; run `snakemake --cores 2 cubins` first")
 
 
-def _write(run: Run, folder: Path) -> None:
-    for name, values in (("machine", run.machine), ("study", run.study)):
+def checkout_commit(run: Run, root: Path) -> str | None:
+    """The commit of the checkout at ``root``, if its committed sources are those that measured ``run``; else None."""
+    measured_with = set(run.tables["showdown"]["sources"].drop_nulls())
+    if measured_with != {sources.sources(root / "kernels")} or not sources.PACKAGE.is_relative_to(root):
+        return None
+    changed = _git(root, "status", "--porcelain", "--", "kernels", str(sources.PACKAGE))
+    return _git(root, "rev-parse", "HEAD") if changed == "" else None
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """What git prints, without the last line break; None where it fails or there is none."""
+    try:
+        ran = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return ran.stdout.strip()
+
+
+def _write(run: Run, folder: Path, commit: str | None) -> None:
+    study = run.study | ({"commit": commit} if commit else {})
+    for name, values in (("machine", run.machine), ("study", study)):
         (folder / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n")
     for name, frame in run.tables.items():
         if name != "checks" or not frame.is_empty():
@@ -136,7 +156,7 @@ def main(args: argparse.Namespace) -> int:
     if args.allow_fake and args.archive.resolve() == Path("reports/data").resolve():
         raise PublishError("--allow-fake needs an --archive of its own; reports/data holds measured numbers only")
     run = archive.read_local(finished(args.results, args.target), args.results / "build")
-    folder = publish(run, args.archive, args.allow_fake)
+    folder = publish(run, args.archive, args.allow_fake, checkout_commit(run, Path.cwd()))
     for path in sorted(folder.iterdir()):
         print(f"{path} {path.stat().st_size / 1024:.0f} KiB")
     print(f"published {run.id}; `git add {folder}` puts it into the repository")

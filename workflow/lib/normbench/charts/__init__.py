@@ -10,6 +10,7 @@ from normbench.charts import (
     error,
     l2,
     latency,
+    noise,
     resources,
     roofline,
     samples,
@@ -27,6 +28,7 @@ CHARTS: tuple[Module, ...] = (
     error,
     correctness,
     samples,
+    noise,
     clocks,
     resources,
 )

@@ -14,8 +14,10 @@ from normbench.metrics import TARGET_FRACTION, Drawable, drawable
 NAME = "bandwidth"
 TITLE = "Bandwidth against hidden size (GB/s)"
 HELP = (
-    "Higher is better. The plain line is the ceiling measured in the same race, the dotted one 80 % of the theoretical "
-    "peak. Ours are solid, baselines dashed; lines join sizes whose rows are multiples of 16 bytes, others stand alone."
+    "Higher is better. The plain line is the ceiling measured in the same race, the dotted one 80 % of the "
+    "theoretical peak. Ours are solid, baselines dashed; lines join sizes whose rows are multiples of 16 bytes, "
+    "others stand alone. The dotted copy is no norm: the library's device copy of x, the same traffic without the "
+    "arithmetic, as a yardstick."
 )
 NOTHING = "Bandwidth: no point of this device streams from memory."
 CEILING, TARGET = "measured ceiling", "80 % of theoretical"

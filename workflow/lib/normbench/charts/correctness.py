@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import altair as alt
 import polars as pl
 
@@ -12,22 +14,61 @@ from normbench.metrics import Drawable
 NAME = "correctness"
 TITLE = "Correctness (input or contract × contender)"
 HELP = (
-    "✓ holds, ✗ does not, – was refused or not asked; a number counts the points where a contract held. Accurate is "
-    "against float64; allclose and bitwise are against torch eager, which on hard inputs is not the more accurate side."
-    " K1, K2, … are public faults, listed in kernels/README.md."
+    "✓ holds, ✗ does not, – was refused or not asked; 34/36 counts the inputs of a family that were right, or the "
+    "points where a contract held. Choose a family under “inputs” to see each of its inputs. Accurate is against "
+    "float64; allclose and bitwise are against torch eager, which on hard inputs is not the more accurate side. "
+    "K1, K2, … are public faults, listed in kernels/README.md."
 )
 NOTHING = "Correctness: neither adversarial checks nor races have rows."
-ROW = 24  # of the drawing; studies check dozens of inputs, so they run down the page
+ROW = 24  # of the drawing
+ALL = "all families"
+# studies check dozens of inputs, so the page opens with a row a family; the first pattern that fits names it
+FAMILIES = {
+    r"K\d": "K: faults met in public",
+    r"hidden_": "hidden: row lengths",
+    r"rows_": "rows: row counts",
+    r"ratio_": "ratio: mean over std",
+    r"nan|inf|minus_inf|near|denormal|tiny": "values: NaN, inf, limits",
+    r"stride": "stride: rows apart",
+    r"eps_|no_|stats": "semantics: ε, affine",
+}
+OTHER = "other"
 CONTRACTS = ("accurate", "allclose_torch", "allclose_seed", "bitwise_torch")
 COLOURS = {"holds": theme.GOOD, "fails": theme.BAD, "in part": theme.DOUBTFUL, "not judged": theme.NEUTRAL}
 
 
 def prepare(measured: Measured) -> Drawable:
-    """A cell a row: op, dtype, contender, column, state (a key of COLOURS), mark (its text) and detail."""
+    """A cell a row: op, dtype, family, contender, column, state (a key of COLOURS), mark (its text) and detail."""
     if not measured.checks.is_empty():
-        return Drawable(from_checks(measured.checks))
+        inputs = from_checks(measured.checks)
+        return Drawable(pl.concat([by_family(inputs), inputs]))
     raced = kit.raced(measured, None, "ours", "baseline")
     return Drawable(from_contracts(raced) if not raced.is_empty() else raced)
+
+
+def family(case: str) -> str:
+    """The family an input belongs to, by its name."""
+    return next((name for pattern, name in FAMILIES.items() if re.match(pattern, case)), OTHER)
+
+
+def by_family(inputs: pl.DataFrame) -> pl.DataFrame:
+    """One cell a family: how many of the inputs that were judged are right, and the names of those that are not."""
+    fails, judged = pl.col("state") == "fails", pl.col("state") != "not judged"
+    state = pl.when(fails.any()).then(pl.lit("fails")).when(judged.any()).then(pl.lit("holds"))
+    counted = pl.format("{}/{}", (judged & ~fails).sum(), judged.sum())
+    names = pl.col("column").filter(fails).sort().str.join(", ")
+    return (
+        inputs.group_by("op", "dtype", "role", "contender", pl.col("family").alias("column"))
+        .agg(
+            state.otherwise(pl.lit("not judged")).alias("state"),
+            pl.when(names != "").then(pl.format("fails on {}", names)).alias("detail"),
+            pl.col("err_ulp_max").max(),
+            pl.when(judged.any()).then(counted).otherwise(pl.lit("–")).alias("mark"),
+        )
+        .with_columns(family=pl.lit(ALL))
+        .select(inputs.columns)
+        .sort("op", "dtype", "contender", "column")
+    )
 
 
 def from_checks(checks: pl.DataFrame) -> pl.DataFrame:
@@ -41,7 +82,10 @@ def from_checks(checks: pl.DataFrame) -> pl.DataFrame:
             pl.col("reason").drop_nulls().sort().first().alias("detail"),
             pl.col("err_ulp_max").max(),
         )
-        .with_columns(pl.col("state").replace_strict({"fails": "✗", "holds": "✓", "not judged": "–"}).alias("mark"))
+        .with_columns(
+            pl.col("state").replace_strict({"fails": "✗", "holds": "✓", "not judged": "–"}).alias("mark"),
+            pl.col("column").map_elements(family, return_dtype=pl.String).alias("family"),
+        )
         .sort("op", "dtype", "contender", "column")
     )
 
@@ -65,13 +109,15 @@ def from_contracts(raced: pl.DataFrame) -> pl.DataFrame:
     return (
         long.group_by("op", "dtype", "role", "contender", "column")
         .agg(state.alias("state"), counted.alias("mark"))
-        .with_columns(detail=pl.lit(None, dtype=pl.String), err_ulp_max=pl.lit(None, dtype=pl.Float64))
+        .with_columns(
+            family=pl.lit(ALL), detail=pl.lit(None, dtype=pl.String), err_ulp_max=pl.lit(None, dtype=pl.Float64)
+        )
         .sort("op", "dtype", "contender", "column")
     )
 
 
 def chart(frame: pl.DataFrame) -> kit.Drawing:
-    selectors = kit.picks(frame, "op", "dtype")
+    selectors = kit.picks(frame, "op", "dtype", "family")
     names = kit.contenders(frame)
     base = alt.Chart(frame).encode(
         x=alt.X(
@@ -80,14 +126,14 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
             sort=names,
             axis=alt.Axis(orient="top", labelAngle=-45, domain=False, ticks=False),
         ),
-        y=alt.Y("column:N", title=None, axis=alt.Axis(domain=False, ticks=False)),
+        y=alt.Y("column:N", title=None, axis=alt.Axis(domain=False, ticks=False, labelLimit=170)),
     )
     scale = alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
     cells = base.mark_rect(stroke="#ffffff30", cornerRadius=2).encode(
         color=alt.Color("state:N", scale=scale, legend=alt.Legend(title=None)),
         tooltip=[
             alt.Tooltip("contender:N"),
-            alt.Tooltip("column:N", title="input or contract"),
+            alt.Tooltip("column:N", title="input, family or contract"),
             alt.Tooltip("state:N"),
             alt.Tooltip("mark:N", title="held"),
             alt.Tooltip("err_ulp_max:Q", title="largest error (ulp)", format=".3~g"),
@@ -95,5 +141,5 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
         ],
     )
     marks = base.mark_text(fontSize=12, color="#ffffff", fontWeight="bold").encode(text="mark:N")
-    layered = alt.layer(cells, marks).properties(width=kit.WIDTH, height=ROW * frame["column"].n_unique())
+    layered = alt.layer(cells, marks).properties(width=kit.WIDTH, height=alt.Step(ROW))
     return kit.picked(layered, selectors)

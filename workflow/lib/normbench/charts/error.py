@@ -17,6 +17,7 @@ HELP = (
 )
 NOTHING = "Error against float64: no timed row has an error."
 LINEAR_BELOW = 0.5  # ulp; a symmetric log axis can show an exact 0
+LEAST_RANGE = (0.25, 1.0)  # ulp; errors that are all 0.50004 are one line, not a landscape
 
 
 def prepare(measured: Measured) -> Drawable:
@@ -37,14 +38,17 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
         alt.Tooltip("allclose_torch:N", title="allclose to torch"),
         alt.Tooltip("bitwise_torch:N", title="bit for bit torch"),
     )
-    exact = frame.filter(pl.col("err_ulp_max") <= 0).height > 0
-    scale = alt.Scale(type="symlog", constant=LINEAR_BELOW) if exact else alt.Scale(type="log", nice=False, padding=12)
     points = (
         alt.Chart(frame)
         .mark_point(filled=True, size=kit.MARK_SIZE)
         .encode(
             x=kit.sizes("hidden", frame, "hidden size (elements)"),
-            y=alt.Y("err_ulp_max:Q", title="largest error (ulp)", scale=scale, axis=alt.Axis(format="~r", tickCount=6)),
+            y=alt.Y(
+                "err_ulp_max:Q",
+                title="largest error (ulp)",
+                scale=_scale(frame),
+                axis=alt.Axis(format="~r", tickCount=6),
+            ),
             xOffset=alt.XOffset("contender:N", sort=kit.contenders(frame)),
             color=kit.colour(kit.contenders(frame)),
             opacity=kit.faded(selection),
@@ -54,3 +58,12 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
         .properties(width=kit.WIDTH, height=kit.HEIGHT)
     )
     return kit.picked(points, selectors)
+
+
+def _scale(frame: pl.DataFrame) -> alt.Scale:
+    """One for every choice of op and dtype, so that errors can be compared across them."""
+    errors = frame["err_ulp_max"]
+    low, high = (min(LEAST_RANGE[0], *errors), max(LEAST_RANGE[1], *errors))
+    if low <= 0:
+        return alt.Scale(type="symlog", constant=LINEAR_BELOW, domain=[0, high])
+    return alt.Scale(type="log", nice=False, padding=12, domain=[low, high])

@@ -16,7 +16,7 @@ from normbench.metrics import BASELINES, Drawable
 
 HEIGHT = 340
 WIDTH = 720
-PICKS = {"op": "op", "dtype": "dtype", "hidden": "hidden size", "against": "speed-up over"}
+PICKS = {"op": "op", "dtype": "dtype", "hidden": "hidden size", "against": "speed-up over", "family": "inputs"}
 EVIDENCE = (
     "contender",
     "op",
@@ -32,7 +32,11 @@ EVIDENCE = (
     "role",
 )
 ROLES = ("ours", "baseline", "reference")
-ORDERS = {"dtype": schema.DTYPES, "against": ("torch eager", "torch.compile", "best baseline")}
+ORDERS = {
+    "dtype": schema.DTYPES,
+    "against": ("torch eager", "torch.compile", "best baseline"),
+    "family": ("all families",),
+}
 MARK_SIZE = 55
 Drawing = alt.Chart | alt.LayerChart | alt.VConcatChart
 

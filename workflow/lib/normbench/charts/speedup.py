@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
 from normbench.charts import kit
+from normbench.charts.theme import NEUTRAL
 from normbench.formats import quantity
 from normbench.measured import Measured
-from normbench.metrics import Drawable, drawable
+from normbench.metrics import Drawable, drawable, noise_floors
 
 NAME = "speedup"
 TITLE = "Speed-up (times as fast)"
 HELP = (
     "Above 1 is faster than the reference chosen under “speed-up over”, below 1 slower; both times are from one race. "
-    "The axis is logarithmic, so twice and half as fast are equally far from 1."
+    "The axis is logarithmic, so twice and half as fast are equally far from 1. Inside the grey band a difference is "
+    "no more than a contender has to itself, raced under a second name."
 )
 NOTHING = "Speed-up: no race of this device has a quotable time of torch eager, torch.compile or another baseline."
 AGAINST = {"speedup_eager": "torch eager", "speedup_compile": "torch.compile", "speedup_best": "best baseline"}
@@ -30,7 +34,9 @@ def prepare(measured: Measured) -> Drawable:
     )
     present = long.filter(pl.col("speedup").is_not_null().any().over("against"))
     compared = drawable(present, "speedup", positive=True)
-    return Drawable(compared.frame, " ".join(filter(None, [chosen.omitted, _without_reference(present)])))
+    floor = pl.lit(noise_floors(measured.showdown).get("stream"), dtype=pl.Float64)
+    drawn = compared.frame.with_columns(band_low=1 / (1 + floor), band_high=1 + floor)
+    return Drawable(drawn, " ".join(filter(None, [chosen.omitted, _without_reference(present)])))
 
 
 def _without_reference(long: pl.DataFrame) -> str:
@@ -63,5 +69,14 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
     one = alt.Chart(frame).mark_rule(style="ceiling").encode(y=alt.datum(1))
     lines = base.transform_filter(alt.datum.aligned).mark_line(strokeWidth=1.8).encode(strokeDash=kit.dash())
     points = base.mark_point(filled=True, size=kit.MARK_SIZE).encode(shape=kit.shape(), tooltip=tooltip)
-    layered = alt.layer(one, lines, points.add_params(selection)).properties(width=kit.WIDTH, height=kit.HEIGHT)
+    layers = [one, lines, points.add_params(selection)]
+    if frame["band_low"].is_not_null().any():
+        layers.insert(0, _band(frame))
+    layered = alt.layer(*layers).properties(width=kit.WIDTH, height=kit.HEIGHT)
     return kit.picked(layered, selectors)
+
+
+def _band(frame: pl.DataFrame) -> Any:
+    """What an A/A twin differs from its original by, on both sides of 1."""
+    band = alt.Chart(frame).mark_rect(color=NEUTRAL, opacity=0.3)
+    return band.encode(y=alt.Y("min(band_low):Q"), y2=alt.Y2("max(band_high):Q"))

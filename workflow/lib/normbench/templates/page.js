@@ -40,6 +40,12 @@ const kept = (spec) => {
   return rowsOf(datasetsOf(spec)[0]).filter((row) => by.every((column) => row[column] === chosen[column]));
 };
 
+// A chart whose height is a step a value of y; Vega-Lite's own steps cannot be had together with a fitted width.
+const stepped = (spec) => {
+  const column = spec.layer[0].encoding.y.field;
+  return spec.height.step * Math.max(1, new Set(kept(spec).map((row) => row[column])).size);
+};
+
 const fitted = (spec, width) => {
   const copy = structuredClone(spec);
   copy.datasets = Object.fromEntries(datasetsOf(spec).map((name) => [name, rowsOf(name)]));
@@ -48,6 +54,7 @@ const fitted = (spec, width) => {
     const column = param.name.replace("pick_", "");
     if (param.name.startsWith("pick_") && column in chosen) param.value = chosen[column];
   }
+  if (spec.height?.step) copy.height = stepped(spec);
   if (copy.vconcat) {
     for (const part of copy.vconcat) part.width = width - 90;
   } else {
@@ -116,6 +123,7 @@ const table = (rows) => {
   const head = made.createTHead().insertRow();
   for (const column of columns) {
     const cell = document.createElement("th");
+    cell.scope = "col";
     cell.textContent = column;
     head.append(cell);
   }
@@ -141,8 +149,12 @@ const choose = async () => {
     const view = drawn.get(figure.dataset.chart)?.view;
     const columns = picksOf(spec).filter((column) => column in chosen);
     if (!view || !columns.length) continue;
-    for (const column of columns) view.signal(`pick_${column}`, chosen[column]);
-    await view.runAsync();
+    if (spec.height?.step) {
+      await draw(figure);
+    } else {
+      for (const column of columns) view.signal(`pick_${column}`, chosen[column]);
+      await view.runAsync();
+    }
     pin(figure, null);
     note(figure, spec);
     fillTable(figure);
