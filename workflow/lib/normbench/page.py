@@ -51,7 +51,7 @@ FACTS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", type=Path, required=True, help="folder of the collected tables")
-    parser.add_argument("--device", required=True, help="device id as in the tables")
+    parser.add_argument("--device", required=True, help="device id as in the tables, or target of a local study")
     parser.add_argument("--kernels", type=Path, required=True, help="folder of the kernel files, for their cards")
     parser.add_argument("--out", type=Path, required=True, help="the page to write")
     parser.add_argument("--title", default="normbench", help="title of the page")
@@ -60,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     kernels = kernelfile.find(args.kernels) if args.kernels.is_dir() else []
-    one = measured.measured(measured.load(args.tables), args.device, kernels, args.kernels)
+    archive = measured.load(args.tables, args.device)
+    one = measured.measured(archive, archive.devices[0], kernels, args.kernels)
     document.write(build(one, args.title), args.out)
     if args.charts:
         pictures.write(one, args.charts)
