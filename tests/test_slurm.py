@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 import polars as pl
 import psutil
@@ -108,6 +111,34 @@ def test_a_whole_study_runs_through_slurm_each_target_on_its_own_gpu(submitter: 
         assert submitter.checkout.path("reports", f"{name}.html").exists()
         assert f'href="{name}.html"' in index
     assert submitter.checkout.planned("report", "--config", "fleet=fleet.yaml") == {}
+
+
+def test_results_come_back_through_a_storage_plugin(slurm: Slurm, submitter: Submitter, tmp_path: Path) -> None:
+    """No result on the shared file system; each job submitted by itself, as groups find no stored files."""
+    if find_spec("snakemake_storage_plugin_fs") is None or shutil.which("rsync") is None:
+        pytest.skip("snakemake-storage-plugin-fs or rsync is not installed")
+    checkout = Checkout.make(tmp_path / "study")
+    shutil.copy(submitter.checkout.path("fake_both.json"), checkout.folder)
+    checkout.path("fleet.yaml").write_text(yaml.safe_dump({"faked-a": FLEET["faked-a"]}))
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    stored = Submitter(checkout)
+
+    code = stored.finish(
+        stored.start(
+            "measurements",
+            *("--default-storage-provider", "fs", "--default-storage-prefix", str(storage)),
+            *("--shared-fs-usage", "persistence", "sources", "source-cache", "software-deployment"),
+            *("--groups", *(f"{rule}={rule}" for rule in ("machine", "ceilings", "warm", "measure", "showdown"))),
+            *("--config", "fleet=fleet.yaml"),
+        )
+    )
+
+    assert code == 0, stored.log
+    assert not checkout.path("results", "faked-a", "study.json").exists()
+    shutil.copytree(storage / "results", checkout.path("results"), dirs_exist_ok=True)
+    checkout.run("report")
+    assert TARGET in checkout.path("reports", "index.html").read_text()
 
 
 # interruptions
