@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -23,8 +24,17 @@ def published(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def gather(results: Path, published: Path, targets: Sequence[str] = ()) -> list[archive.Run]:
+    return list(collect.gather(results, published, targets))
+
+
+def joined(runs: Iterable[archive.Run], folder: Path) -> dict[str, pl.DataFrame]:
+    collect.write(runs, folder)
+    return {name: schema.read(folder / f"{name}.parquet", table) for name, table in schema.TABLES.items()}
+
+
 def test_an_empty_archive_gives_empty_tables_of_the_right_schema(results: Path, published: Path) -> None:
-    collect.write(collect.gather(results, published), results / "tables")
+    collect.write(gather(results, published), results / "tables")
 
     for name, table in schema.TABLES.items():
         frame = schema.read(results / "tables" / f"{name}.parquet", table)
@@ -37,10 +47,10 @@ def test_local_and_archived_studies_stand_side_by_side(results: Path, published:
     Study().write_local(results)
     Study(device="invented-gpu-b00002").write_archived(published)
 
-    runs = collect.gather(results, published, ["invented-gpu-a00001"])
+    runs = gather(results, published, ["invented-gpu-a00001"])
 
     assert [run.device for run in runs] == ["invented-gpu-a00001", "invented-gpu-b00002"]
-    tables = collect.join(runs)
+    tables = joined(runs, results / "tables")
     assert tables["showdown"].height == 2 * Study().race().height
     assert tables["resources"]["run"].unique().to_list() == ["20200102T030405-abcdef0"]
 
@@ -49,7 +59,7 @@ def test_a_published_study_that_is_still_local_counts_once(results: Path, publis
     Study().write_local(results)
     Study().write_archived(published)
 
-    runs = collect.gather(results, published, [Study().device])
+    runs = gather(results, published, [Study().device])
 
     assert [run.id for run in runs] == ["invented-gpu-a00001/20200102T030405-abcdef0"]
 
@@ -69,7 +79,7 @@ def test_a_short_race_is_refused_and_named(results: Path, published: Path) -> No
     schema.write(short, schema.SHOWDOWN, folder / "showdown" / "rmsnorm.parquet")
 
     with pytest.raises(archive.ArchiveError, match=r"showdown/rmsnorm\.parquet: holds 1 of the 2 points.*128"):
-        collect.gather(results, published, [Study().device])
+        gather(results, published, [Study().device])
 
 
 def test_a_short_tuning_table_is_refused_and_named(results: Path, published: Path) -> None:
@@ -77,13 +87,13 @@ def test_a_short_tuning_table_is_refused_and_named(results: Path, published: Pat
     schema.write(Study(ops=("rmsnorm",)).cases("naive"), schema.CASES, folder / "cases" / "naive.parquet")
 
     with pytest.raises(archive.ArchiveError, match=r"cases/naive\.parquet: holds 2 of the 4 points"):
-        collect.gather(results, published, [Study().device])
+        gather(results, published, [Study().device])
 
 
 def test_rows_for_failures_count_as_measured(results: Path, published: Path) -> None:
     Study(changes={"naive": FAILED}).write_local(results)
 
-    (run,) = collect.gather(results, published, [Study().device])
+    (run,) = gather(results, published, [Study().device])
 
     assert run.tables["showdown"].filter(pl.col("status") == "wrong").height == 4
 
@@ -94,7 +104,7 @@ def test_a_race_of_another_sweep_is_refused(results: Path, published: Path) -> N
     schema.write(wide, schema.SHOWDOWN, folder / "showdown" / "rmsnorm.parquet")
 
     with pytest.raises(archive.ArchiveError, match=r"rmsnorm fp32 256 stream default, which is no point"):
-        collect.gather(results, published, [Study().device])
+        gather(results, published, [Study().device])
 
 
 def test_tables_of_an_earlier_wider_study_are_not_read(results: Path, published: Path) -> None:
@@ -102,7 +112,7 @@ def test_tables_of_an_earlier_wider_study_are_not_read(results: Path, published:
     folder = Study().write_local(results)
     (folder / "study.json").write_text(json.dumps(Study(ops=("layernorm",)).document()))
 
-    (run,) = collect.gather(results, published, [Study().device])
+    (run,) = gather(results, published, [Study().device])
 
     assert run.tables["showdown"]["op"].unique().to_list() == ["layernorm"]
     assert run.tables["cases"]["op"].unique().to_list() == ["layernorm"]
@@ -116,7 +126,7 @@ def test_a_smaller_memory_tier_is_whole_with_fewer_rows(results: Path, published
         row["rows"] *= 4
     (folder / "study.json").write_text(json.dumps(document))
 
-    assert len(collect.gather(results, published, [Study().device])) == 1
+    assert len(gather(results, published, [Study().device])) == 1
 
 
 def test_another_gpus_broken_leftovers_do_not_stop_the_report(
@@ -126,7 +136,7 @@ def test_another_gpus_broken_leftovers_do_not_stop_the_report(
     other = Study(device="invented-gpu-b00002").write_local(results)
     (other / "showdown" / "rmsnorm.parquet").unlink()
 
-    runs = collect.gather(results, published, [Study().device])
+    runs = gather(results, published, [Study().device])
 
     assert [run.device for run in runs] == [Study().device]
     assert "left out" in capsys.readouterr().err
@@ -137,7 +147,7 @@ def test_a_row_of_another_device_is_found_out(results: Path, published: Path) ->
     schema.write(Study(device="someone-else").ceilings(), schema.CEILINGS, folder / "ceilings.parquet")
 
     with pytest.raises(archive.ArchiveError, match="holds a row of someone-else"):
-        collect.gather(results, published, [Study().device])
+        gather(results, published, [Study().device])
 
 
 def test_a_run_in_the_wrong_folder_is_found_out(results: Path, published: Path) -> None:
@@ -145,14 +155,15 @@ def test_a_run_in_the_wrong_folder_is_found_out(results: Path, published: Path) 
     folder.rename(folder.parent / "20200102T030405-fffffff")
 
     with pytest.raises(archive.ArchiveError, match=r"machine\.json: run is '20200102T030405-abcdef0'"):
-        collect.gather(results, published)
+        gather(results, published)
 
 
-def test_two_folders_with_one_run_are_named(published: Path) -> None:
+def test_two_folders_with_one_run_are_named(results: Path, published: Path) -> None:
     run = archive.read_archived(Study().write_archived(published))
 
     with pytest.raises(archive.ArchiveError, match=r"20200102T030405-abcdef0: found in two folders"):
-        collect.join([run, run])
+        collect.write([run, run], results / "tables")
+    assert not (results / "tables" / "cases.parquet").exists()
 
 
 def _versions(folder: Path) -> list[Path]:
@@ -202,16 +213,36 @@ def test_a_bad_file_is_named(results: Path, published: Path, spoil: object, mess
     spoil(path)  # type: ignore[operator]
 
     with pytest.raises(schema.SchemaError, match=f"showdown.parquet: .*{message}"):
-        collect.gather(results, published)
+        gather(results, published)
 
 
-def test_the_order_of_folders_changes_no_byte(results: Path, published: Path, tmp_path: Path) -> None:
-    Study().write_archived(published)
-    Study(device="invented-gpu-b00002").write_archived(published)
-    runs = collect.gather(results, published)
+def test_the_order_of_folders_changes_no_byte(
+    results: Path, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Device names that sort otherwise once a slash follows them."""
+    for device in ("invented-gpu", "invented-gpu-a00001", "invented-gpu-b00002"):
+        Study(device=device).write_archived(published)
+    folders = archive.folders(published)
 
-    collect.write(runs, tmp_path / "one")
-    collect.write(runs[::-1], tmp_path / "two")
+    for name, order in (("one", folders), ("two", folders[::-1])):
+        monkeypatch.setattr(archive, "folders", lambda _, order=order: order)
+        collect.write(collect.gather(results, published), tmp_path / name)
 
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_a_table_larger_than_memory_is_written_in_parts(
+    results: Path, published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        Study(device=f"invented-gpu-{number:06x}").write_archived(published)
+    whole = joined(collect.gather(results, published), results / "whole")
+
+    monkeypatch.setattr(collect, "PART_ROWS", 40)
+    parts = joined(collect.gather(results, published), results / "parts")
+
+    assert all(parts[name].equals(whole[name]) for name in whole)
+    assert sorted(path.name for path in (results / "parts").iterdir()) == sorted(
+        [*(f"{name}.parquet" for name in schema.TABLES), "machines.json"]
+    )

@@ -19,7 +19,20 @@ import polars as pl
 import pytest
 
 import report_fixture as fixture
-from normbench import cli, document, downloads, formats, index, kernelfile, measured, metrics, nvbench, page, schema
+from normbench import (
+    chips,
+    cli,
+    document,
+    downloads,
+    formats,
+    index,
+    kernelfile,
+    measured,
+    metrics,
+    nvbench,
+    page,
+    schema,
+)
 
 SMALL = fixture.Fixture(dtypes=("fp32", "bf16"), hidden=(1024, 2049, 4096, 65536))
 EVIL = "norm<half,8>"
@@ -353,3 +366,40 @@ def test_a_broken_machines_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "machines.json").write_text("{")
     with pytest.raises(ValueError, match=r"machines\.json: not JSON"):
         measured.load(tmp_path)
+
+
+def test_chips_of_one_model_are_compared_and_the_slower_one_is_named() -> None:
+    slow = replace(SMALL, device="fixture-gpu-000002", scale=0.5)
+    raced = pl.concat([measured.measured(archive(made), made.device).showdown for made in (SMALL, slow)])
+
+    first, second = chips.spread(raced)
+
+    assert (first.device, second.device) == (SMALL.device, slow.device)
+    assert first.shared == second.shared > 0
+    assert first.cost is not None
+    assert second.cost is not None
+    assert first.cost < 0.05
+    assert 0.9 < second.cost < 1.1  # half the speed takes twice the time
+    assert "Same model, different chip" in index.build(archive(SMALL, slow))
+    assert "Same model, different chip" not in index.build(archive(SMALL))
+
+
+def test_rows_of_other_sources_say_nothing_about_the_chip() -> None:
+    raced = pl.concat(
+        [
+            measured.measured(archive(made), made.device).showdown.with_columns(sources=pl.lit(sources))
+            for made, sources in ((SMALL, "aaaaaaa"), (replace(SMALL, device="fixture-gpu-000002"), "bbbbbbb"))
+        ]
+    )
+
+    assert [one.shared for one in chips.spread(raced)] == [0, 0]
+
+
+def test_many_chips_of_a_model_share_one_table_and_keep_a_link_each() -> None:
+    made = [replace(SMALL, device=f"fixture-gpu-{number:06x}") for number in range(index.MOST_CARDS + 2)]
+
+    text = index.build(archive(*made))
+
+    assert text.count("<article") == 0
+    assert f"of {len(made)} chips" in text
+    assert all(f'href="{one.device}.html"' in text for one in made)

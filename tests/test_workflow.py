@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -22,7 +25,7 @@ from filelock import FileLock
 from normbench import archive as archived
 from normbench.points import short_hash
 from study_fixture import Study
-from workflow_fixture import OTHER, ROOT, TARGET, Checkout
+from workflow_fixture import OTHER, ROOT, TARGET, TWIN, Checkout
 
 PAGES = {"index": 1, "page": 1, "report": 1}
 AFTER_MEASURING = {"record": 1, "collect": 1, **PAGES}
@@ -160,6 +163,73 @@ def test_the_rules_are_formatted() -> None:
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert found.returncode == 0, found.stderr
+
+
+# several GPUs of one host
+
+
+@dataclass(frozen=True)
+class Span:
+    """When the job of an output ran, seconds since the epoch, and the cores its log says it kept to."""
+
+    target: str
+    began: float
+    ended: float
+    cores: frozenset[str]
+
+    def overlaps(self, other: Span) -> bool:
+        """By more than the records' own resolution."""
+        return min(self.ended, other.ended) - max(self.began, other.began) > 0.5
+
+
+def spans(checkout: Checkout) -> list[Span]:
+    """Of every measuring job, from Snakemake's own records and the jobs' logs."""
+    found = []
+    for path in checkout.path(".snakemake", "metadata").iterdir():
+        record = json.loads(path.read_text())
+        log = checkout.path((record["log"] or ["-"])[0])
+        if record["rule"] in ("ceilings", "measure", "showdown"):
+            target = TWIN if TWIN in str(log) else TARGET
+            bound = re.search(r"keeps to cores ([\d,]+)", log.read_text())
+            cores = frozenset(bound[1].split(",")) if bound else frozenset()
+            found.append(Span(target, record["starttime"], record["endtime"], cores))
+    return found
+
+
+@pytest.fixture(scope="session")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """The tiny study of two faked chips of one model, measured side by side; not to be changed."""
+    checkout = Checkout.make(tmp_path_factory.mktemp("twins") / "study")
+    checkout.run("report", "--resources", "gpu=2", gpu="twins")
+    return checkout
+
+
+@pytest.mark.slow
+def test_two_gpus_are_measured_side_by_side_on_cores_of_their_own(twins: Checkout) -> None:
+    """Snakemake measures two at a time: never two jobs on one chip, never two on one core."""
+    found = spans(twins)
+    pairs = [(one, other) for one, other in itertools.combinations(found, 2) if one.overlaps(other)]
+
+    assert len(found) == 2 * (1 + 2 + 2)
+    assert pairs, "nothing ran side by side"
+    assert all(one.target != other.target for one, other in pairs)
+    assert all(len(one.cores) == 1 for one in found)
+    assert all(one.cores.isdisjoint(other.cores) for one, other in pairs)
+
+
+def test_two_chips_of_a_model_have_a_page_each_and_are_compared(twins: Checkout) -> None:
+    race = pl.read_parquet(twins.path("results", "tables", "showdown.parquet"))
+    index = twins.path("reports", "index.html").read_text()
+
+    points = dict(race.group_by("device").agg(pl.col("point").n_unique()).iter_rows())
+    assert points == {TARGET: 4, TWIN: 4}
+    assert all(twins.path("reports", f"{device}.html").exists() for device in (TARGET, TWIN))
+    assert "Same model, different chip" in index
+
+
+def test_how_many_measure_at_a_time_is_no_reason_to_measure_again(twins: Checkout) -> None:
+    assert twins.planned("report", "--resources", "gpu=2", gpu="twins") == {}
+    assert not {"measure", "showdown", "ceilings", "compile"} & twins.planned("report", gpu="twins").keys()
 
 
 # a whole study
@@ -381,7 +451,8 @@ def test_a_measurement_takes_all_cores_and_runs_alone(studied: Checkout) -> None
     """P9: snakemake#281."""
     printed = studied.run("--dry-run", "--forceall", "measurements", gpu="a", cores=8)
 
-    measuring = [block for block in printed.split("\n[") if "gpu=1" in block and "rule machine" not in block]
+    blocks = re.split(r"\n *\[", printed)
+    measuring = [block for block in blocks if "gpu=1" in block and "rule machine" not in block]
     assert len(measuring) == 6
     assert all("threads: 8" in block for block in measuring)
 
@@ -412,6 +483,19 @@ def test_two_checkouts_never_measure_one_gpu_at_once(study: Checkout) -> None:
 
     assert running.wait(60) == 0
     assert table.exists()
+
+
+def test_a_run_published_elsewhere_is_one_folder_to_copy(studied: Checkout, fresh: Checkout, tmp_path: Path) -> None:
+    """Without a shared file system: publish there, copy, check, report here."""
+    there, here = studied.copy(tmp_path / "there"), fresh.copy(tmp_path / "here")
+    there.run("cubins", gpu="a")
+    there.verb("publish", "--archive", "data", "--allow-fake", gpu="a")
+    shutil.copytree(there.path("data"), here.path("reports", "data"))
+
+    assert here.verb("archive", "check", "--allow-fake") == "1 run of 1 device: no problem\n"
+    here.run("report")
+    assert here.path("reports", f"{TARGET}.html").exists()
+    assert here.planned("report") == {}
 
 
 def test_snakemakes_report_holds_the_pages(study: Checkout) -> None:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("Snakefile", "workflow", "kernels", "config", "envs", "pyproject.toml")
 TARGET = "faked-gpu-a-8842ec"
 OTHER = "faked-gpu-b-73c36e"
+TWIN = "faked-gpu-a-0a375d"  # another chip of TARGET's model
 # two points an op, one kernel of each language, two baselines: everything there is, as small as it gets
 TINY = """\
 ops: [layernorm, rmsnorm]
@@ -49,6 +50,9 @@ class Checkout:
         other = json.loads((folder / "fake_a.json").read_text())
         other |= {"uuid": "GPU-00000000-0000-4000-8000-00000000000b", "gpu_name": "Faked GPU B", "driver": "fake-2"}
         (folder / "fake_b.json").write_text(json.dumps(other))
+        first = json.loads((folder / "fake_a.json").read_text())
+        twins = [first, first | {"uuid": "GPU-00000000-0000-4000-8000-0000000000a2"}]
+        (folder / "fake_twins.json").write_text(json.dumps(twins))
         return cls(folder)
 
     def copy(self, folder: Path) -> Checkout:
@@ -77,11 +81,26 @@ class Checkout:
             command, cwd=self.folder, env=self.environment(gpu), capture_output=True, text=True, check=False
         )
 
+    def with_plugins(self, *arguments: str, gpu: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake with ``arguments`` and nothing else, with what this process can import, such as plugins."""
+        environment = self.environment(gpu) | {"PYTHONPATH": os.environ["PYTHONPATH"]}
+        return subprocess.run(
+            self.command(*arguments), cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
+
     def run(self, *arguments: str, gpu: str | None = None, cores: int = 2) -> str:
         """The same, expected to succeed; what it printed."""
         done = self.snakemake(*arguments, gpu=gpu, cores=cores)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    def verb(self, *arguments: str, gpu: str | None = None) -> str:
+        """Run a verb of this checkout's own package; what it printed."""
+        environment = self.environment(gpu) | {"PYTHONPATH": str(self.path("workflow", "lib"))}
+        command = [sys.executable, "-m", "normbench", *arguments]
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def planned(self, *arguments: str, gpu: str | None = None) -> dict[str, int]:
         """Rules a dry run would run, with the number of their jobs."""

@@ -9,7 +9,7 @@ OUTPUTS: results/sweep.json, results/build/<arch>/<kernel>.{cubin,json,parquet}
 rule sweep:
     """The points of the study, in one order however the config is written."""
     input:
-        code=known.modules(["points.py", "sweep.py"]),
+        code=local(known.modules(["points.py", "sweep.py"])),
     output:
         sweep="results/sweep.json",
     log:
@@ -27,7 +27,7 @@ rule compile:
     input:
         kernel=kernel_file,
         headers=kernel_headers,
-        code=known.modules(known.COMPILING),
+        code=local(known.modules(known.COMPILING)),
     output:
         cubin="results/build/{arch}/{kernel}.cubin",
         lowered="results/build/{arch}/{kernel}.json",
@@ -38,9 +38,12 @@ rule compile:
     priority: 2
     conda:
         "../../envs/gpu.yaml"
+    resources:
+        own_cores=OTHER_CORES,
     params:
         blocks=known.parameter(PLAN.study.block),
         nvrtc=PLAN.nvrtc,
     shell:
         "normbench compile {input.kernel:q} --arch {wildcards.arch} --block {params.blocks:q}"
-        " --out {output.lowered} > {log} 2>&1"
+        " --out {output.lowered}"
+        " --own-cores {resources.own_cores} > {log} 2>&1"

@@ -30,13 +30,39 @@ except ValueError as error:
 # (Snakemake formats a prefix, and so does Python: hence four braces for one.)
 DEPLOYED = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
 PYTHON = "python" if DEPLOYED else shlex.quote(sys.executable)
+# Slurm counts GPUs in the order of the bus, CUDA does not unless told
+ORDER = "export CUDA_DEVICE_ORDER=PCI_BUS_ID; " if PLAN.fleet else ""
 shell.prefix(
-    f"set -euo pipefail; export PYTHONPATH={shlex.quote(str(LIBRARY))}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
+    f"set -euo pipefail; {ORDER}export PYTHONPATH={shlex.quote(str(LIBRARY))}${{{{PYTHONPATH:+:$PYTHONPATH}}}}; "
     f'normbench() {{{{ {PYTHON} -m normbench "$@"; }}}}; '
 )
 
 # a measurement takes its share of all cores, so that nothing compiles or draws beside it
-MEASURING_THREADS = max(1, (workflow.resource_settings.cores or 1) // PLAN.slots)
+MEASURING_THREADS = PLAN.threads(workflow.resource_settings.cores)
+
+# Where several GPUs are measured, jobs run side by side: each keeps to as many cores as it has threads (0: to none).
+# These are resources because, unlike parameters, they trigger nothing.
+MEASURING_CORES = MEASURING_THREADS if PLAN.slots > 1 else 0
+OTHER_CORES = 1 if PLAN.slots > 1 else 0
+for chip in PLAN.chips:
+    workflow.register_resource(chip, 1)
+if (
+    PLAN.fleet
+):  # what is submitted for a target has one GPU, so its jobs run one after the other
+    workflow.register_resource("gpu", 1)
+
+
+# the limit above holds within what is submitted, not over all of it
+resource_scopes:
+    gpu="local",
+
+
+# cheap, and wanted where the results are; everything else may run anywhere
+localrules:
+    sweep,
+    collect,
+    page,
+    index,
 
 
 wildcard_constraints:
@@ -48,12 +74,18 @@ wildcard_constraints:
     target=known.names(PLAN.targets),
 
 
+def machine_arguments(wildcards):
+    fleet = ["--fleet", PLAN.fleet_file] if PLAN.fleet else []
+    return shlex.join(["--target", wildcards.target, *fleet])
+
+
+# Sources and the archive belong to the checkout: they are local, wherever results are stored.
 def kernel_file(wildcards):
-    return str(PLAN.kernels[wildcards.kernel].path)
+    return local(str(PLAN.kernels[wildcards.kernel].path))
 
 
 def kernel_headers(wildcards):
-    return PLAN.headers(wildcards.kernel)
+    return local(PLAN.headers(wildcards.kernel))
 
 
 def kernel_build(wildcards):
@@ -61,7 +93,7 @@ def kernel_build(wildcards):
 
 
 def race_kernels(wildcards):
-    return PLAN.paths(PLAN.racers(wildcards.op))
+    return local(PLAN.paths(PLAN.racers(wildcards.op)))
 
 
 def race_builds(wildcards):
@@ -77,7 +109,7 @@ def race_cases(wildcards):
 
 
 def contender_file(wildcards):
-    return PLAN.paths([wildcards.contender])
+    return local(PLAN.paths([wildcards.contender]))
 
 
 def contender_build(wildcards):

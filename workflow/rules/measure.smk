@@ -5,26 +5,37 @@ INPUTS: results/sweep.json, results/build/<arch>/, kernels/, the modules that de
 OUTPUTS: results/<target>/{machine.json,ceilings.parquet,warm.json,study.json}, results/<target>/cases/<kernel>.parquet,
     results/<target>/showdown/<op>.parquet, and for `verify` results/<target>/checks/<contender>.parquet
 
-Each rule takes every core, or its share where several GPUs are measured, so that nothing runs beside a measurement.
+Each rule takes every core, or its share where several GPUs are measured, so that nothing runs beside a measurement on
+the same cores; no two jobs of one target run at a time.
 """
+
+
+localrules:
+    record,
 
 
 rule machine:
     """Lasting facts of the GPU and of the software, as far as NVML and the driver tell them."""
     input:
-        code=known.modules(["device.py", "machine.py", "nvml.py"]),
+        code=local(known.modules(["device.py", "machine.py", "nvml.py"])),
     output:
         machine="results/{target}/machine.json",
     log:
         "results/logs/machine/{target}.log",
+    group:
+        "measure_{target}"
     conda:
         "../../envs/gpu.yaml"
     resources:
+        **PLAN.claims,
         gpu=1,
+        own_cores=OTHER_CORES,
     params:
         versions=PLAN.versions,
+        target=machine_arguments,
     shell:
-        "normbench machine --target {wildcards.target} --out {output.machine} > {log} 2>&1"
+        "normbench machine {params.target} --out {output.machine}"
+        " --own-cores {resources.own_cores} > {log} 2>&1"
 
 
 rule ceilings:
@@ -32,21 +43,26 @@ rule ceilings:
     input:
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
-        code=known.measuring(),
+        code=local(known.measuring()),
     output:
         ceilings="results/{target}/ceilings.parquet",
     log:
         "results/logs/ceilings/{target}.log",
+    group:
+        "measure_{target}"
     conda:
         "../../envs/gpu.yaml"
     threads: MEASURING_THREADS
     resources:
+        **PLAN.claims,
         gpu=1,
+        own_cores=MEASURING_CORES,
     params:
         versions=PLAN.versions,
     shell:
         "normbench ceilings --target {wildcards.target} --machine {input.machine} --sweep {input.sweep}"
-        " --out {output.ceilings} > {log} 2>&1"
+        " --out {output.ceilings}"
+        " --own-cores {resources.own_cores} > {log} 2>&1"
 
 
 rule warm:
@@ -54,8 +70,8 @@ rule warm:
     input:
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
-        kernels=PLAN.paths(PLAN.triton),
-        baselines=PLAN.paths(PLAN.baselines),
+        kernels=local(PLAN.paths(PLAN.triton)),
+        baselines=local(PLAN.paths(PLAN.baselines)),
     output:
         warm="results/{target}/warm.json",
     log:
@@ -63,16 +79,21 @@ rule warm:
     # before `measure`, which does not take it as an input: what another kernel compiled changes none of its numbers;
     # `ancient` would say so, but in Snakemake 9.27 it hides other reasons to run what stands behind it
     priority: 1
+    group:
+        "measure_{target}"
     conda:
         "../../envs/gpu.yaml"
     threads: MEASURING_THREADS
     resources:
+        **PLAN.claims,
         gpu=1,
+        own_cores=MEASURING_CORES,
     params:
         versions=PLAN.versions,
     shell:
         "normbench warm --target {wildcards.target} --kernels {input.kernels:q} --baselines {input.baselines}"
-        " --machine {input.machine} --sweep {input.sweep} --out {output.warm} > {log} 2>&1"
+        " --machine {input.machine} --sweep {input.sweep} --out {output.warm}"
+        " --own-cores {resources.own_cores} > {log} 2>&1"
 
 
 rule measure:
@@ -83,21 +104,26 @@ rule measure:
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
         ceilings="results/{target}/ceilings.parquet",
-        code=known.measuring(),
+        code=local(known.measuring()),
     output:
         cases="results/{target}/cases/{kernel}.parquet",
     log:
         "results/logs/measure/{target}/{kernel}.log",
+    group:
+        "measure_{target}"
     conda:
         "../../envs/gpu.yaml"
     threads: MEASURING_THREADS
     resources:
+        **PLAN.claims,
         gpu=1,
+        own_cores=MEASURING_CORES,
     params:
         versions=PLAN.versions,
     shell:
         "normbench measure --target {wildcards.target} --kernel {input.kernel:q} --build {input.build}"
-        " --sweep {input.sweep} --machine {input.machine} --ceilings {input.ceilings} --out {output.cases} > {log} 2>&1"
+        " --sweep {input.sweep} --machine {input.machine} --ceilings {input.ceilings} --out {output.cases}"
+        " --own-cores {resources.own_cores} > {log} 2>&1"
 
 
 rule showdown:
@@ -106,29 +132,34 @@ rule showdown:
         kernels=race_kernels,
         builds=race_builds,
         cases=race_cases,
-        baselines=PLAN.paths(PLAN.baselines),
-        guests=PLAN.guest_files,
+        baselines=local(PLAN.paths(PLAN.baselines)),
+        guests=local(PLAN.guest_files),
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
         ceilings="results/{target}/ceilings.parquet",
         warm="results/{target}/warm.json",
-        code=known.measuring(),
+        code=local(known.measuring()),
     output:
         showdown="results/{target}/showdown/{op}.parquet",
     log:
         "results/logs/showdown/{target}/{op}.log",
+    group:
+        "measure_{target}"
     conda:
         "../../envs/gpu.yaml"
     threads: MEASURING_THREADS
     resources:
+        **PLAN.claims,
         gpu=1,
+        own_cores=MEASURING_CORES,
     params:
         versions=PLAN.versions,
         baselines=[*PLAN.baselines, *PLAN.guests],
     shell:
         "normbench showdown --target {wildcards.target} --op {wildcards.op} --kernels {input.kernels:q}"
         " --builds {input.builds} --cases {input.cases} --baselines {params.baselines:q} --sweep {input.sweep}"
-        " --machine {input.machine} --ceilings {input.ceilings} --out {output.showdown} > {log} 2>&1"
+        " --machine {input.machine} --ceilings {input.ceilings} --out {output.showdown}"
+        " --own-cores {resources.own_cores} > {log} 2>&1"
 
 
 rule verify_contender:
@@ -138,22 +169,27 @@ rule verify_contender:
         build=contender_build,
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
-        code=known.measuring(),
-        inputs=known.verifying(),
+        code=local(known.measuring()),
+        inputs=local(known.verifying()),
     output:
         checks="results/{target}/checks/{contender}.parquet",
     log:
         "results/logs/verify/{target}/{contender}.log",
+    group:
+        "measure_{target}"
     conda:
         "../../envs/gpu.yaml"
     threads: MEASURING_THREADS
     resources:
+        **PLAN.claims,
         gpu=1,
+        own_cores=MEASURING_CORES,
     params:
         versions=PLAN.versions,
     shell:
         "normbench verify --target {wildcards.target} --contender {input.contender:q} --build {input.build}"
-        " --sweep {input.sweep} --machine {input.machine} --out {output.checks} > {log} 2>&1"
+        " --sweep {input.sweep} --machine {input.machine} --out {output.checks}"
+        " --own-cores {resources.own_cores} > {log} 2>&1"
 
 
 rule record:

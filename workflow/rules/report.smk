@@ -13,8 +13,8 @@ rule collect:
         studies=expand("results/{target}/study.json", target=PLAN.targets),
         resources=PLAN.resources,
         checks=PLAN.checks,
-        finished=PLAN.finished_files,
-        code=known.imported("collect"),
+        finished=local(PLAN.finished_files),
+        code=local(known.imported("collect")),
     output:
         cases="results/tables/cases.parquet",
         showdown="results/tables/showdown.parquet",
@@ -26,19 +26,22 @@ rule collect:
         "results/logs/collect.log",
     conda:
         "../../envs/report.yaml"
+    resources:
+        own_cores=OTHER_CORES,
     params:
         targets=PLAN.targets,
     shell:
-        "normbench collect --target {params.targets} --out results/tables > {log} 2>&1"
+        "normbench collect --target {params.targets} --out results/tables"
+        " --own-cores {resources.own_cores} > {log} 2>&1"
 
 
 rule page:
     """The report of one device, a single file that opens offline."""
     input:
         tables=rules.collect.output,
-        kernels=PLAN.paths(PLAN.kernels),
-        code=known.imported("page"),
-        drawing=known.modules(["charts/*.py", "templates/*"]),
+        kernels=local(PLAN.paths(PLAN.kernels)),
+        code=local(known.imported("page")),
+        drawing=local(known.modules(["charts/*.py", "templates/*"])),
     output:
         page=report(
             "reports/{device}.html",
@@ -50,19 +53,22 @@ rule page:
         "results/logs/page/{device}.log",
     conda:
         "../../envs/report.yaml"
+    resources:
+        own_cores=OTHER_CORES,
     params:
         title=PLAN.study.title,
     shell:
         "normbench page --device {wildcards.device} --tables results/tables --kernels kernels"
-        " --title {params.title:q} --out {output.page} > {log} 2>&1"
+        " --title {params.title:q} --out {output.page}"
+        " --own-cores {resources.own_cores} > {log} 2>&1"
 
 
 rule index:
     """All devices on one page, grouped by model."""
     input:
         tables=rules.collect.output,
-        code=known.imported("index"),
-        drawing=known.modules(["templates/*"]),
+        code=local(known.imported("index")),
+        drawing=local(known.modules(["templates/*"])),
     output:
         index=report(
             "reports/index.html",
@@ -74,10 +80,13 @@ rule index:
         "results/logs/index.log",
     conda:
         "../../envs/report.yaml"
+    resources:
+        own_cores=OTHER_CORES,
     params:
         title=PLAN.study.title,
     shell:
-        "normbench index --tables results/tables --title {params.title:q} --out {output.index} > {log} 2>&1"
+        "normbench index --tables results/tables --title {params.title:q} --out {output.index}"
+        " --own-cores {resources.own_cores} > {log} 2>&1"
 
 
 if {"left", "right"} <= config.keys():

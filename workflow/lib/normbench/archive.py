@@ -1,7 +1,11 @@
-"""Finished studies on disk: those published in the archive and those still in results/, read and checked alike."""
+"""Finished studies on disk: those published in the archive and those still in results/, read and checked alike.
+
+Verb ``archive``: ``normbench archive check`` looks at a whole archive, see audit.py.
+"""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +32,8 @@ class ArchiveError(UserError):
 class Run:
     """One study of one device. tables: every table of the schema by name, empty where it was not made.
 
-    hashes: SHA-256 of each file it was read from, by the file's name below the folder of the run.
+    target: folder of results/ where the study lies, None for an archived one. hashes: SHA-256 of each file it was read
+    from, by the file's name below the folder of the run.
     """
 
     device: str
@@ -37,6 +42,7 @@ class Run:
     study: Facts
     tables: Mapping[str, pl.DataFrame]
     hashes: Mapping[str, str] = field(default_factory=dict)
+    target: str | None = None
 
     @property
     def id(self) -> str:
@@ -145,7 +151,7 @@ def read_local(folder: Path | str, builds: Path | str) -> Run:
     """
     folder = Path(folder)
     machine, study = read_json(folder / "machine.json"), read_json(folder / "study.json")
-    device = folder.name
+    device = str(machine.get("device"))
     showdown = _races(folder, study)
     contenders = {name.removesuffix(TWIN) for name in showdown["contender"].unique()}
     stems = sorted({name.removesuffix(TWIN) for name in showdown.filter(pl.col("lang").is_in(OURS))["contender"]})
@@ -159,7 +165,9 @@ def read_local(folder: Path | str, builds: Path | str) -> Run:
     for name, frame in tables.items():
         strange = frame.filter(pl.col("device") != device)
         if strange.height and name != "resources":
-            raise ArchiveError(f"{folder}: table {name} holds a row of {strange['device'][0]}")
+            raise ArchiveError(
+                f"{folder}: table {name} holds a row of {strange['device'][0]}, but machine.json is of {device}"
+            )
     run = run_id(showdown, folder)
     labelled = {
         name: schema.validate(
@@ -167,7 +175,8 @@ def read_local(folder: Path | str, builds: Path | str) -> Run:
         )
         for name, frame in tables.items()
     }
-    return Run(device, run, {"device": device, "run": run} | machine, study, labelled, hashes(folder))
+    machine = {"device": device, "run": run} | machine
+    return Run(device, run, machine, study, labelled, hashes(folder), target=folder.name)
 
 
 def run_id(showdown: pl.DataFrame, where: Path | str = "showdown") -> str:
@@ -245,3 +254,16 @@ def _resources(builds: Path, stems: list[str]) -> pl.DataFrame:
 
 def _concat(name: str, frames: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat([schema.TABLES[name].empty(), *frames])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    check = actions.add_parser("check", help="validate every run; name each bad file; exit 1 where there is one")
+    check.add_argument("folder", nargs="?", type=Path, default=Path("reports/data"), help="default: reports/data")
+    check.add_argument("--allow-fake", action="store_true", help="runs of faked GPUs are no problem, for tests")
+
+
+def main(args: argparse.Namespace) -> int:
+    from normbench import audit
+
+    return audit.report(args.folder, args.allow_fake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ VERBS = {
     "compare": "compare two archived runs; exit 1 on a confirmed SLOWER or a newly wrong row",
     "publish": "copy the finished study into reports/data",
     "export": "an archived run in the format of another tool (NVBench)",
+    "archive": "check every run of an archive and name each bad file",
     "sweep": "config to points",
     "compile": "a kernel file to a cubin for one architecture, without a GPU",
     "machine": "facts of the GPU",
@@ -52,10 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == verb:
             module = importlib.import_module(f"normbench.{name}")
             module.add_arguments(subparser)
+            subparser.add_argument(
+                "--own-cores", type=int, default=0, metavar="N", help="keep to N cores nobody else of normbench uses"
+            )
             subparser.set_defaults(main=module.main)
     args = parser.parse_args(arguments)
     try:
-        code: int = args.main(args)
+        with _cores(args.own_cores):
+            code: int = args.main(args)
         return code
     except BrokenPipeError:
         return 1
@@ -68,3 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"normbench {verb}: interrupted; what was finished is kept", file=sys.stderr)
         return 130
+
+
+def _cores(count: int) -> contextlib.AbstractContextManager[object]:
+    """A claim on ``count`` cores; 0 claims none."""
+    if count < 1:
+        return contextlib.nullcontext()
+    from normbench import cores
+
+    return cores.own(count)

@@ -1,21 +1,30 @@
-"""Verb ``collect``: finished local studies and the archive, every file checked, as one table of each kind."""
+"""Verb ``collect``: finished local studies and the archive, every file checked, as one table of each kind.
+
+Runs are read one after the other in the order of the tables' keys, which begin with device and run, so a table is
+written as it is read: no more than ``PART_ROWS`` rows of it are in memory at a time, however large the archive is.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from normbench import archive, schema
 from normbench.archive import ArchiveError, Run
 
+PART_ROWS = 1 << 17
 
-def gather(results: Path, published: Path, targets: Sequence[str] = ()) -> list[Run]:
-    """Every run, sorted by device and run.
+
+def gather(results: Path, published: Path, targets: Sequence[str] = ()) -> Iterator[Run]:
+    """Every run by device and run, read when its turn comes.
 
     A local study that is published counts once, as published. Studies of ``targets`` must be whole; another GPU's study
     that happens to lie in results/ unfinished is named on stderr and left out.
@@ -23,51 +32,77 @@ def gather(results: Path, published: Path, targets: Sequence[str] = ()) -> list[
     Raises:
         ArchiveError, SchemaError: a file breaks a rule; the message names it.
     """
-    runs = {run.id: run for run in map(archive.read_archived, archive.folders(published))}
-    for folder in _local(results, targets):
+    found = {
+        (folder.parent.name, folder.name): partial(archive.read_archived, folder)
+        for folder in archive.folders(published)
+    }
+    for run in _local_runs(results, targets):
+        found.setdefault((run.device, run.run), partial(_itself, run))
+    for key in sorted(found):
+        yield found[key]()
+
+
+def _itself(run: Run) -> Run:
+    return run
+
+
+def _local_runs(results: Path, targets: Sequence[str]) -> Iterator[Run]:
+    for folder in sorted({*archive.local_folders(results), *(results / target for target in targets)}):
         try:
-            run = archive.read_local(folder, results / "build")
+            yield archive.read_local(folder, results / "build")
         except ValueError as error:
             if folder.name in targets:
                 raise
             print(f"normbench collect: left out {folder}: {error}", file=sys.stderr)
-            continue
-        runs.setdefault(run.id, run)
-    return [runs[name] for name in sorted(runs)]
 
 
-def _local(results: Path, targets: Sequence[str]) -> list[Path]:
-    return sorted({*archive.local_folders(results), *(results / target for target in targets)})
+class Growing:
+    """One table file that grows run by run, in the order of its key, and appears when it is whole."""
+
+    def __init__(self, table: schema.Table, scratch: Path) -> None:
+        self.table, self.scratch = table, scratch
+        self.waiting = [table.empty()]
+        self.parts: list[Path] = []
+
+    def add(self, frame: pl.DataFrame) -> None:
+        self.waiting.append(frame)
+        if sum(part.height for part in self.waiting) >= PART_ROWS:
+            self.parts.append(self.scratch / f"{self.table.name}-{len(self.parts)}.parquet")
+            pl.concat(self.waiting).write_parquet(self.parts[-1], compression="lz4", statistics=False)
+            self.waiting = [self.table.empty()]
+
+    def write(self, path: Path) -> None:
+        rest = pl.concat(self.waiting).lazy()
+        whole = pl.concat([*map(pl.scan_parquet, self.parts), rest])
+        with schema.atomic(path) as temporary:
+            # a page reads one device of it: by their statistics, row groups of others are not even read
+            whole.sink_parquet(temporary, compression="zstd", compression_level=3, row_group_size=PART_ROWS // 4)
 
 
-def join(runs: Sequence[Run]) -> dict[str, pl.DataFrame]:
-    """One validated table of each kind; the order of ``runs`` makes no difference.
+def write(runs: Iterable[Run], folder: Path) -> tuple[int, int]:
+    """The tables and machines.json, each whole or absent; returns the number of runs and of devices.
+
+    runs: by device and run.
 
     Raises:
         ArchiveError: two folders hold the same run.
-        SchemaError: two rows have the same key.
     """
-    seen: set[str] = set()
-    for run in runs:
-        if run.id in seen:
-            raise ArchiveError(f"{run.id}: found in two folders; remove one")
-        seen.add(run.id)
-    return {
-        name: schema.validate(pl.concat([table.empty(), *(run.tables[name] for run in runs)]), table, f"all {name}")
-        for name, table in schema.TABLES.items()
-    }
-
-
-def write(runs: Sequence[Run], folder: Path) -> None:
-    """The tables and machines.json, each whole or absent."""
-    for name, frame in join(runs).items():
-        schema.write(frame, schema.TABLES[name], folder / f"{name}.parquet")
-    machines = [
-        run.machine | {"study": run.study["study"], "commit": run.study.get("commit"), "files": dict(run.hashes)}
-        for run in sorted(runs, key=lambda run: run.id)
-    ]
+    machines: list[dict[str, Any]] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".") as scratch:
+        tables = {name: Growing(table, Path(scratch)) for name, table in schema.TABLES.items()}
+        for run in runs:
+            if machines and (machines[-1]["device"], machines[-1]["run"]) >= (run.device, run.run):
+                raise ArchiveError(f"{run.id}: found in two folders; remove one")
+            facts = {"study": run.study["study"], "commit": run.study.get("commit"), "files": dict(run.hashes)}
+            machines.append(run.machine | facts | {"target": run.target})
+            for name, table in tables.items():
+                table.add(run.tables[name])
+        for name, table in tables.items():
+            table.write(folder / f"{name}.parquet")
     with schema.atomic(folder / "machines.json") as temporary:
         temporary.write_text(json.dumps(machines, indent=1) + "\n")
+    return len(machines), len({machine["device"] for machine in machines})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +113,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    runs = gather(args.results, args.archive, args.target)
-    write(runs, args.out)
-    print(f"{len(runs)} runs of {len({run.device for run in runs})} devices")
+    runs, devices = write(gather(args.results, args.archive, args.target), args.out)
+    print(f"{runs} runs of {devices} devices")
     return 0

@@ -27,6 +27,7 @@ MAX_BLOCK = 1024
 COMMAND_KEYS = {
     "left": "archived run that `compare` starts from, device/run",
     "right": "archived run that `compare` judges, device/run",
+    "fleet": "file that names the targets to measure, in place of the local GPUs",
 }
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ _Real = Annotated[float, Field(allow_inf_nan=False), _NUMBER]
 _Hidden = Annotated[int, Field(ge=1, le=MAX_HIDDEN), _NUMBER]
 _Rows = Annotated[int, Field(ge=1, le=2**31), _NUMBER]
 _Block = Annotated[int, Field(ge=WARP, le=MAX_BLOCK, multiple_of=WARP), _NUMBER]
-_Arch = Annotated[
+Arch = Annotated[
     int,
     AfterValidator(_arch),
     _NUMBER,
@@ -95,7 +96,7 @@ _AXIS = (BeforeValidator(_as_list), Field(min_length=1))
 Hiddens = Annotated[list[_Hidden], *_AXIS, AfterValidator(_sorted)]
 Rows = Annotated[list[_Rows], *_AXIS, AfterValidator(_sorted)]
 Blocks = Annotated[list[_Block], *_AXIS, AfterValidator(_sorted)]
-Archs = Annotated[list[_Arch], *_AXIS, AfterValidator(_sorted)]
+Archs = Annotated[list[Arch], *_AXIS, AfterValidator(_sorted)]
 Ops = Annotated[list[OpName], *_AXIS, AfterValidator(_ordered(tuple(OPS)))]
 DTypes = Annotated[list[DType], *_AXIS, AfterValidator(_ordered(schema.DTYPES))]
 Regimes = Annotated[list[Regime], *_AXIS, AfterValidator(_ordered(schema.REGIMES))]

@@ -1,4 +1,4 @@
-"""The files that follow from config.py: the JSON Schema, the default config.yaml and the table in config/README.md.
+"""The files that follow from config.py and fleet.py: JSON Schemas, the default config.yaml, tables in config/README.md.
 
 ``python -m normbench.configfiles`` names those that have drifted (exit 1); ``--write`` rewrites them.
 """
@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from normbench import fleet
 from normbench.config import Study, properties, root
 from normbench.nearest import allowed
 
 BEGIN = "<!-- table of keys: written by `python -m normbench.configfiles --write` -->\n"
 END = "<!-- end of table -->\n"
+FLEET_BEGIN = "<!-- table of a target's keys: written by `python -m normbench.configfiles --write` -->\n"
 HEAD = """\
 # The default study: every key with its default. Written by `python -m normbench.configfiles --write`.
 # Change a value here, put it into a file of your own (`--configfile mine.yaml`), or give it on the command line
@@ -30,6 +32,30 @@ def json_schema() -> dict[str, Any]:
         for described in node["properties"].values():
             described.pop("title", None)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def fleet_schema() -> dict[str, Any]:
+    """JSON Schema of a fleet file: targets by name."""
+    target = fleet.Target.model_json_schema()
+    for described in target["properties"].values():
+        described.pop("title", None)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "description": "Targets of a fleet by name: kinds of GPUs and what reaches one of each.",
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"pattern": f"^{fleet.NAME.pattern}$", "not": {"enum": sorted(fleet.RESERVED)}},
+        "additionalProperties": target,
+    }
+
+
+def fleet_table() -> str:
+    """The table of a target's keys, one row a key."""
+    rows = []
+    for name, node in fleet.properties().items():
+        default = "required" if "default" not in node else _yaml(node["default"])
+        rows.append(f"| `{name}` | {'' if default == 'null' else f'`{default}`'} | {node['description']} |")
+    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows]) + "\n"
 
 
 def described_keys() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -86,12 +112,15 @@ def _yaml(value: object) -> str:
 def contents(folder: Path) -> dict[Path, str]:
     """Each generated file below the checkout ``folder`` and what it should hold."""
     readme = folder / "config" / "README.md"
-    before, _, rest = readme.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
+    text = readme.read_text()
+    for begin, table in ((BEGIN, markdown_table()), (FLEET_BEGIN, fleet_table())):
+        before, found, rest = text.partition(begin)
+        text = before + begin + table + END + rest.partition(END)[2] if found else text
     return {
         folder / "workflow" / "schemas" / "config.schema.json": json.dumps(json_schema(), indent=2) + "\n",
         folder / "config" / "config.yaml": default_yaml(),
-        readme: before + BEGIN + markdown_table() + END + after,
+        folder / "workflow" / "schemas" / "fleet.schema.json": json.dumps(fleet_schema(), indent=2) + "\n",
+        readme: text,
     }
 
 

@@ -90,13 +90,13 @@ def discover_visible() -> Discovery:
     return found
 
 
-def find(device: str) -> Gpu:
-    """The GPU of this host with that device id, whatever CUDA_VISIBLE_DEVICES shows.
+def find(device: str, visible: str | None = None) -> Gpu:
+    """The GPU with that device id among those a CUDA_VISIBLE_DEVICES of ``visible`` shows, None for all of this host.
 
     Raises:
         UserError: there is none; the sentence names those there are.
     """
-    found = discover()
+    found = discover(visible)
     for gpu in found.gpus:
         if gpu.device == device:
             return gpu

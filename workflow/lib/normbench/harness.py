@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 from filelock import FileLock, Timeout
 
-from normbench import config, device, metrics, schema, sources, sweep
+from normbench import config, cores, device, metrics, schema, sources, sweep
 from normbench.cli import UserError
 from normbench.journal import Done, Journal
 from normbench.points import Point, canonical_json, short_hash
@@ -27,7 +27,7 @@ LAUNCHED_BY = ("tune_samples", "race_ms", "block")  # settings of the study that
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments every measuring verb has."""
-    parser.add_argument("--target", required=True, help="device id of a local GPU")
+    parser.add_argument("--target", required=True, help="device id of a local GPU, or a name of the fleet")
     parser.add_argument("--machine", type=Path, required=True, help="its machine.json")
     parser.add_argument("--sweep", type=Path, required=True, help="the study's sweep.json")
     parser.add_argument("--journal", type=Path, help="default: results/<target>/journal/<verb>.jsonl")
@@ -40,7 +40,7 @@ class Measurement:
     def __init__(self, args: argparse.Namespace, verb: str, name: str) -> None:
         self.args, self.verb, self.name = args, verb, name
         self.machine = json.loads(args.machine.read_text())
-        self.gpu = device.find(args.target)
+        self.gpu = recorded_gpu(args.target, self.machine["device"])
         document = json.loads(args.sweep.read_text())
         self.study = config.load(document["study"])
         self.points = sweep.read(args.sweep, self.machine.get("memory_bytes"))
@@ -51,11 +51,20 @@ class Measurement:
         return {
             "verb": self.verb,
             "uuid": self.gpu.uuid,
-            "device": self.args.target,
+            "device": self.gpu.device,
             "sources": sources.sources(),
             "study": {name: getattr(self.study, name) for name in (*LAUNCHED_BY, "timeout_s")},
-            "environment": environment(self.args.target),
+            "environment": environment(self.args.target) | self._fake(),
         } | more
+
+    def _fake(self) -> dict[str, str]:
+        """A faked GPU of several, as the only one the worker sees; what CUDA_VISIBLE_DEVICES does to a real one."""
+        if self.gpu.fake is None:
+            return {}
+        path = Path("results", self.args.target, "fake_gpu.json").absolute()
+        with schema.atomic(path) as temporary:
+            temporary.write_text(json.dumps(self.gpu.fake))
+        return {device.FAKE: str(path)}
 
     def context(self, *decides: object) -> str:
         """Hash of what decides the numbers of this verb's rows beside the point: ``decides``, our sources, versions."""
@@ -69,10 +78,31 @@ class Measurement:
             return Supervisor(task, Journal(self.journal_path, context), self.study.timeout_s, tick).run()
 
 
+def recorded_gpu(target: str, chip: str) -> device.Gpu:
+    """The GPU whose device id, and so whose UUID, the target's machine.json has.
+
+    A local target is a device id. The target of a fleet gets what its scheduler gives, which must be the same chip from
+    the first step to the last: numbers of two chips are no study of one.
+
+    Raises:
+        UserError: it is not here, or not given to this job.
+    """
+    if target == chip:
+        return device.find(target)
+    try:
+        return device.find(chip, os.environ.get(device.VISIBLE))
+    except UserError as error:
+        raise UserError(
+            f"target {target} was begun on another chip ({error}); run this job where {chip} is, or remove "
+            f"results/{target}/machine.json to begin anew, which keeps what was finished on {chip} for its return"
+        ) from error
+
+
 def environment(target: str) -> dict[str, str]:
-    """Where JIT compilers keep what ``warm`` compiled, and all cores for them (nothing is timed while they compile)."""
+    """Where JIT compilers keep what ``warm`` compiled, and all cores of this process for them, since it times nothing
+    while they compile."""
     cache = Path("results", target, "jit").absolute()
-    threads = str(os.cpu_count() or 1)
+    threads = str(len(cores.available()))
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "TRITON_CACHE_DIR": str(cache / "triton"),

@@ -173,11 +173,20 @@ def _checked(result: tuple[Any, ...]) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", required=True, metavar="DEVICE", help="device id of a GPU of this host")
+    parser.add_argument("--fleet", metavar="FILE", help="file of the fleet that --target is a name of")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
 
 
 def main(args: argparse.Namespace) -> int:
-    facts = describe(device.find(args.target))
+    facts = describe(_chosen(args.target, args.fleet))
     with schema.atomic(args.out) as temporary:
         temporary.write_text(json.dumps(facts, indent=1) + "\n")
     return 0
+
+
+def _chosen(target: str, path: str | None) -> Gpu:
+    if path is None:
+        return device.find(target)
+    from normbench import fleet
+
+    return fleet.load(path)[target].pick(target, device.discover(os.environ.get(device.VISIBLE)))

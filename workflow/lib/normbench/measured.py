@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,11 @@ class Archive:
     def devices(self) -> list[str]:
         return sorted({str(machine["device"]) for machine in self.machines})
 
+    def page(self, device: str) -> str:
+        """Name of the device's page: its id, or the target of a study that is not in the archive yet."""
+        targets = [str(one.get("target") or device) for one in self.machines if one["device"] == device]
+        return device if device in targets else min(targets)
+
     def of(self, device: str) -> Archive:
         """The part of one device.
 
@@ -61,19 +66,40 @@ class Archive:
         return Archive(**tables, machines=tuple(one for one in self.machines if one["device"] == device))
 
 
-def load(folder: Path | str) -> Archive:
+def load(folder: Path | str, name: str | None = None, tables: Collection[str] = tuple(schema.TABLES)) -> Archive:
     """Read ``results/tables``; a table that is absent is empty.
 
+    name: the one device or target whose rows are wanted (default: all). tables: those wanted; the others are empty.
+
     Raises:
-        ValueError: a file is not what the schema says, or machines.json is not a list; the message names the file.
+        ValueError: a file is not what the schema says, machines.json is not a list, or there is no such device; the
+            message names it.
     """
     folder = Path(folder)
-    tables = {name: _table(folder / f"{name}.parquet", table) for name, table in schema.TABLES.items()}
-    return Archive(**tables, machines=_machines(folder / "machines.json"))
+    machines = _machines(folder / "machines.json")
+    device = name if name is None else device_id(machines, name)
+    read = {
+        name: _table(folder / f"{name}.parquet", table, device) if name in tables else table.empty()
+        for name, table in schema.TABLES.items()
+    }
+    return Archive(**read, machines=tuple(one for one in machines if device in (None, one["device"])))
 
 
-def _table(path: Path, table: schema.Table) -> pl.DataFrame:
-    return schema.read(path, table) if path.exists() else table.empty()
+def device_id(machines: Sequence[Machine], name: str) -> str:
+    """The device id of a name, which may also be the target of results/ that its study lies in.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    devices = {str(one["device"]) for one in machines}
+    targets = {str(one.get("target")): str(one["device"]) for one in machines}
+    if name not in devices and name not in targets:
+        raise ValueError(f"device {name!r} is in no table; known: {', '.join(sorted(devices)) or 'none'}")
+    return name if name in devices else targets[name]
+
+
+def _table(path: Path, table: schema.Table, device: str | None) -> pl.DataFrame:
+    return schema.read(path, table, device) if path.exists() else table.empty()
 
 
 def _machines(path: Path) -> tuple[Machine, ...]:
@@ -136,15 +162,14 @@ def measured(
         "resources": _latest(own.resources, "contender"),
     }
     cases = metrics.derive(stored["cases"], own.machines)
-    raced = metrics.with_roofs(stored["showdown"], own.ceilings)
-    showdown = metrics.with_winners(metrics.derive(raced, own.machines))
+    showdown = races(stored["showdown"], own)
     return Measured(
         device=device,
         machine=dict.fromkeys(MACHINE) | dict(own.machines[-1]),
         machines=tuple(dict.fromkeys(MACHINE) | dict(one) for one in own.machines),
         runs=tuple(sorted({*cases["run"], *showdown["run"]})),
-        cases=_with_work(with_evidence(cases, paths)),
-        showdown=_with_work(with_evidence(showdown, paths)),
+        cases=labelled(with_evidence(cases, paths)),
+        showdown=labelled(with_evidence(showdown, paths)),
         checks=_with_role(stored["checks"]),
         ceilings=stored["ceilings"],
         resources=_with_role(stored["resources"]),
@@ -158,7 +183,14 @@ def _latest(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return frame.filter(pl.col("run").eq_missing(pl.col("run").max().over(keys)))
 
 
-def _with_work(frame: pl.DataFrame) -> pl.DataFrame:
+def races(showdown: pl.DataFrame, archive: Archive) -> pl.DataFrame:
+    """Rows of the archive's ``showdown`` with the tuned roofs, every metric and the winner columns."""
+    roofed = metrics.with_roofs(showdown, archive.ceilings)
+    return metrics.with_winners(metrics.derive(roofed, archive.machines))
+
+
+def labelled(frame: pl.DataFrame) -> pl.DataFrame:
+    """``op`` with the semantics where they are not the op's default."""
     special = pl.format("{} {}", "op", "semantics")
     return frame.with_columns(op=pl.when(pl.col("semantics") == "default").then("op").otherwise(special))
 

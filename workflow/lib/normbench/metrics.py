@@ -152,11 +152,12 @@ def with_roofs(frame: pl.DataFrame, ceilings: pl.DataFrame) -> pl.DataFrame:
     A ceiling is the best that is known: timed between contenders, a stream pays for what they left in the cache.
     """
     points = frame.unique(RACE, maintain_order=True)
-    by_run = ceilings.partition_by("device", "run", as_dict=True)
+    by_run: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in ceilings.iter_rows(named=True):
+        by_run.setdefault((row["device"], row["run"]), []).append(row)
     values = []
     for row in points.iter_rows(named=True):
-        known = by_run.get((row["device"], row["run"]))
-        roof = None if known is None else nearest_roof(known.rows(named=True), Point.from_identity(row))
+        roof = nearest_roof(by_run.get((row["device"], row["run"]), ()), Point.from_identity(row))
         values.append(None if roof is None else float(roof["value"]))
     tuned = points.select(*RACE, pl.Series("tuned", values, pl.Float64))
     return (

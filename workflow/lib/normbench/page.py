@@ -45,7 +45,7 @@ VERDICTS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", required=True, help="device id as in the tables")
+    parser.add_argument("--device", required=True, help="device id as in the tables, or target of a local study")
     parser.add_argument(
         "--tables", type=Path, default=Path("results/tables"), help="folder of the collected tables (results/tables)"
     )
@@ -61,7 +61,8 @@ def main(args: argparse.Namespace) -> int:
     if not (args.out or args.charts):
         raise UserError("nothing to write; --out names a page, --charts a folder for the charts alone")
     kernels = kernelfile.find(args.kernels) if args.kernels.is_dir() else []
-    one = measured.measured(measured.load(args.tables), args.device, kernels, args.kernels)
+    archive = measured.load(args.tables, args.device)
+    one = measured.measured(archive, archive.devices[0], kernels, args.kernels)
     if args.out:
         document.write(build(one, args.title), args.out)
     if args.charts:

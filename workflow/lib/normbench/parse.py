@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from normbench import archive, config, device, kernelfile, sources
+from normbench import archive, config, device, fleet, kernelfile, sources
 from normbench.config import ConfigError, Study
 from normbench.kernelfile import Kernel
 from normbench.points import canonical_json
@@ -29,9 +29,10 @@ COMPILING = ("compile.py", "cubin.py", "kernelfile.py", "nvrtc.py", "occupancy.p
 class Plan:
     """The study and everything on disk or in the machine that decides which jobs there are.
 
-    kernels, baselines: the contenders that the config names, by stem. gpus: those to measure, by device id.
+    kernels, baselines: the contenders that the config names, by stem. gpus: local ones to measure, by device id.
     versions: hash of the driver's and the libraries' versions. nvrtc: version of the compiler, None without one.
-    slots: how many GPUs measure at a time.
+    slots: how many local GPUs measure at a time. fleet: targets on other hosts by name, in place of local GPUs.
+    fleet_file: where they are named.
     """
 
     study: Study
@@ -41,10 +42,36 @@ class Plan:
     versions: str
     nvrtc: str | None
     slots: int
+    fleet: Mapping[str, fleet.Target]
+    fleet_file: str | None
 
     @property
     def targets(self) -> list[str]:
-        return list(self.gpus)
+        """Keys of paths: device ids of local GPUs, or names of the fleet."""
+        return list(self.fleet or self.gpus)
+
+    def chip(self, target: str) -> str:
+        """Name of the Snakemake resource, one of a kind, that a job on this target's GPU takes."""
+        return f"gpu_{target.replace('-', '_')}"
+
+    @property
+    def claims(self) -> dict[str, Callable[[Any], int | str | None]]:
+        """What a measuring job asks for beside the resource ``gpu``, by resource name."""
+        return fleet.resources(self.fleet) if self.fleet else dict(self.chips)
+
+    def threads(self, cores: int | None) -> int | Callable[[Any], int]:
+        """Threads of a measuring job: what the target says, or its share of this host's ``cores``."""
+        return fleet.threads(self.fleet) if self.fleet else max(1, (cores or 1) // self.slots)
+
+    @property
+    def chips(self) -> dict[str, Callable[[Any], int]]:
+        """By resource name, whether a job with these wildcards runs on that GPU; nothing where one GPU is measured.
+
+        The resource ``gpu`` says how many jobs measure at a time, these say that no two do on the same GPU.
+        """
+        if self.slots < 2:
+            return {}
+        return {self.chip(target): partial(_is_on, target) for target in self.targets}
 
     @property
     def measured(self) -> list[str]:
@@ -85,9 +112,9 @@ class Plan:
         return [_relative(path) for path in kernelfile.included(kernel.path)] if kernel.lang == "cuda" else []
 
     def builds(self, target: str, stems: Iterable[str]) -> list[str]:
-        """Compiled kernels a target needs; Triton kernels and baselines have none."""
+        """Compiled kernels a target needs, names and binary; Triton kernels and baselines have none."""
         folder = RESULTS / "build" / self.arch(target)
-        return [str(folder / f"{stem}.json") for stem in stems if stem in self.compiled]
+        return [str(folder / f"{stem}{end}") for stem in stems if stem in self.compiled for end in (".json", ".cubin")]
 
     def arch(self, target: str) -> str:
         """``sm_90`` of a target.
@@ -95,7 +122,7 @@ class Plan:
         Raises:
             ConfigError: the driver does not tell.
         """
-        found = self.gpus[target].arch
+        found = self.fleet[target].sm if self.fleet else self.gpus[target].arch
         if found is None:
             raise ConfigError(f"{target}: the driver does not tell the compute capability, so nothing can be compiled")
         return found
@@ -117,12 +144,12 @@ class Plan:
 
     @cached_property
     def visiting(self) -> list[Path]:
-        """Finished studies of other GPUs in results/, say from a shared folder; no rule can touch them."""
-        return [folder for folder in archive.local_folders(RESULTS) if folder.name not in self.gpus]
+        """Finished studies of other targets in results/, say from a shared folder; no rule can touch them."""
+        return [folder for folder in archive.local_folders(RESULTS) if folder.name not in self.targets]
 
     @property
     def devices(self) -> list[str]:
-        """Every device that gets a page."""
+        """Every device that gets a page, one of a fleet under its target's name until it is published."""
         found = {folder.parent.name for folder in self.archived} | {folder.name for folder in self.visiting}
         return sorted(found | set(self.targets))
 
@@ -168,13 +195,15 @@ class Plan:
 def plan(values: Mapping[str, Any], resources: Mapping[str, Any]) -> Plan:
     """Everything the rules need, from Snakemake's config and its global resources.
 
-    The first visible GPU is measured, or as many as ``--resources gpu=N`` gives.
+    The first visible GPU is measured, or as many as ``--resources gpu=N`` gives; with ``--config fleet=FILE`` its
+    targets are, and no GPU is looked for.
 
     Raises:
         ValueError: a wrong config or kernel header; the message is one sentence.
     """
     study = config.load(values, Path())
-    found = device.discover_visible()
+    elsewhere = fleet.load(values["fleet"]) if values.get("fleet") else {}
+    found = device.Discovery([], []) if elsewhere else device.discover_visible()
     given = getattr(resources.get("gpu"), "value", None)
     gpus = {gpu.device: gpu for gpu in found.gpus[: given if isinstance(given, int) and given > 0 else 1]}
     return Plan(
@@ -185,7 +214,13 @@ def plan(values: Mapping[str, Any], resources: Mapping[str, Any]) -> Plan:
         versions=sources.versions(found.driver),
         nvrtc=sources.nvrtc_version(),
         slots=max(1, len(gpus)),
+        fleet=elsewhere,
+        fleet_file=str(values["fleet"]) if elsewhere else None,
     )
+
+
+def _is_on(target: str, wildcards: Any) -> int:
+    return int(wildcards.target == target)
 
 
 def _kernels(study: Study) -> dict[str, Kernel]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from normbench import archive, schema, sources
+from normbench import archive, audit, schema, sources
 from normbench.archive import Run
 from normbench.cli import UserError
 
@@ -92,6 +92,7 @@ def _write(run: Run, folder: Path, commit: str | None) -> None:
         if name != "checks" or not frame.is_empty():
             schema.write(frame, schema.TABLES[name], folder / f"{name}.parquet")
     _draw(run, folder)
+    audit.write_sums(folder)
 
 
 def _draw(run: Run, folder: Path) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -263,13 +265,7 @@ def validate(frame: pl.DataFrame, table: Table, source: str = "") -> pl.DataFram
         frame = frame.select(columns)
     except pl.exceptions.PolarsError as error:
         raise SchemaError(f"{where}{error}") from error
-    for column in table.columns:
-        if column.required and frame[column.name].null_count():
-            raise SchemaError(f"{where}column {column.name!r} has nulls")
-    if frame.select(table.key).is_duplicated().any():
-        twice = frame.filter(frame.select(table.key).is_duplicated()).select(table.key).row(0, named=True)
-        raise SchemaError(f"{where}two rows for {twice}")
-    _invariants(frame, table, where)
+    _refuse_broken(frame, table, where)
     return frame.sort(table.key, nulls_last=True)
 
 
@@ -281,35 +277,61 @@ def _whole_numbers(values: pl.Series, column: Column, where: str) -> None:
         )
 
 
-def _invariants(frame: pl.DataFrame, table: Table, where: str) -> None:
-    """A time exists only where the check passed; every failure has a reason."""
-    names = set(frame.columns)
+def _refuse_broken(frame: pl.DataFrame, table: Table, where: str) -> None:
+    """Every rule at once over the whole frame, since most frames break none; then rule by rule for the sentence."""
+    rules = list(_rules(table))
+    twice = pl.struct(table.key).is_duplicated().any().alias("twice")
+    broken = frame.select(twice, *(rule.any().fill_null(False).alias(str(i)) for i, (rule, _) in enumerate(rules)))
+    if not any(broken.row(0)):
+        return
+    for index, (rule, sentence) in enumerate(rules):
+        if broken[str(index)].item():
+            raise SchemaError(where + sentence(frame.filter(rule)))
+    key = frame.filter(frame.select(table.key).is_duplicated()).select(table.key).row(0, named=True)
+    raise SchemaError(f"{where}two rows for {key}")
+
+
+Rule = tuple[pl.Expr, Callable[[pl.DataFrame], str]]
+
+
+def _rules(table: Table) -> Iterator[Rule]:
+    """(what must not be, sentence about the rows where it is): a time exists only where the check passed, every failure
+    has a reason, and what was not measured is null."""
+    names = set(table.schema)
+    for column in table.columns:
+        if column.required:
+            yield pl.col(column.name).is_null(), partial(_say, f"column {column.name!r} has nulls")
     for name, allowed in (("status", STATUSES), ("verdict", VERDICTS), ("dtype", DTYPES), ("regime", REGIMES)):
         if name in names:
-            bad = frame.filter(pl.col(name).is_not_null() & ~pl.col(name).is_in(allowed))
-            if bad.height:
-                raise SchemaError(f"{where}{name} {bad[name][0]!r} is none of {', '.join(allowed)}")
+            bad = pl.col(name).is_not_null() & ~pl.col(name).is_in(allowed)
+            yield bad, partial(_say_value, name, f"is none of {', '.join(allowed)}")
+    failed, timed = pl.col("status") != "ok", pl.col("time_us_p50").is_not_null()
     if "status" in names:
-        mute = frame.filter((pl.col("status") != "ok") & pl.col("reason").is_null())
-        if mute.height:
-            raise SchemaError(f"{where}a row with status {mute['status'][0]!r} has no reason")
+        mute = failed & pl.col("reason").is_null()
+        yield mute, lambda rows: f"a row with status {rows['status'][0]!r} has no reason"
     if "time_us_p50" in names:
-        timed = pl.col("time_us_p50").is_not_null()
-        if frame.filter(timed & (pl.col("status") != "ok")).height:
-            raise SchemaError(f"{where}a time without a passed check")
-        if frame.filter((pl.col("status") == "ok") & ~timed & (pl.col("rows") > 0)).height:
-            raise SchemaError(f"{where}status ok without a time")
-        if frame.filter(timed & ~(pl.col("time_us_p50") > 0)).height:
-            raise SchemaError(f"{where}a time that is not positive")
+        yield timed & failed, partial(_say, "a time without a passed check")
+        yield ~failed & ~timed & (pl.col("rows") > 0), partial(_say, "status ok without a time")
+        yield timed & ~(pl.col("time_us_p50") > 0), partial(_say, "a time that is not positive")
     for name, dtype in table.schema.items():
-        if dtype == pl.Float64 and frame.filter(pl.col(name).is_infinite() | pl.col(name).is_nan()).height:
-            raise SchemaError(f"{where}{name} holds NaN or infinity; not measured is null")
+        if dtype == pl.Float64:
+            strange = pl.col(name).is_infinite() | pl.col(name).is_nan()
+            yield strange, partial(_say, f"{name} holds NaN or infinity; not measured is null")
 
 
-def read(path: Path | str, table: Table) -> pl.DataFrame:
-    """Read and validate one parquet file; the error names the file."""
+def _say(sentence: str, rows: pl.DataFrame) -> str:
+    return sentence
+
+
+def _say_value(name: str, sentence: str, rows: pl.DataFrame) -> str:
+    return f"{name} {rows[name][0]!r} {sentence}"
+
+
+def read(path: Path | str, table: Table, device: str | None = None) -> pl.DataFrame:
+    """Read and validate one parquet file, or its rows of one device; the error names the file."""
     try:
-        frame = pl.read_parquet(path)
+        rows = pl.scan_parquet(path)
+        frame = (rows if device is None else rows.filter(pl.col("device") == device)).collect()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise SchemaError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from error
     return validate(frame, table, str(path))

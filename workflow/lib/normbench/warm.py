@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from normbench import contenders, harness, kernelfile, schema
+from normbench import contenders, cores, harness, kernelfile, schema
 from normbench.harness import Measurement, progress
 from normbench.points import Point, canonical_json
 from normbench.showdown import baseline_path
@@ -69,10 +68,10 @@ def _largest(points: list[Point]) -> list[Point]:
 
 
 def _processes(measurement: Measurement) -> int:
-    """As many as there are cores and as fit the card."""
+    """As many as this process has cores and as fit the card."""
     memory = measurement.machine.get("memory_bytes") or (8 << 30)
     largest = max(set_bytes(point) for point in measurement.points)
-    return max(1, min(os.cpu_count() or 1, int(0.8 * memory) // (2 * largest + CONTEXT_BYTES)))
+    return max(1, min(len(cores.available()), int(0.8 * memory) // (2 * largest + CONTEXT_BYTES)))
 
 
 def _shares(jobs: list[dict[str, Any]], processes: int) -> list[list[dict[str, Any]]]:
