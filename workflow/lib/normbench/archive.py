@@ -21,7 +21,6 @@ from normbench.cli import UserError
 Facts = dict[str, Any]
 TABLES = ("cases", "showdown", "ceilings", "resources", "checks")
 OURS = ("cuda", "triton")
-TWIN = "__twin"
 
 
 class ArchiveError(UserError):
@@ -153,8 +152,10 @@ def read_local(folder: Path | str, builds: Path | str) -> Run:
     machine, study = read_json(folder / "machine.json"), read_json(folder / "study.json")
     device = str(machine.get("device"))
     showdown = _races(folder, study)
-    contenders = {name.removesuffix(TWIN) for name in showdown["contender"].unique()}
-    stems = sorted({name.removesuffix(TWIN) for name in showdown.filter(pl.col("lang").is_in(OURS))["contender"]})
+    contenders = {name.removesuffix(schema.TWIN) for name in showdown["contender"].unique()}
+    stems = sorted(
+        {name.removesuffix(schema.TWIN) for name in showdown.filter(pl.col("lang").is_in(OURS))["contender"]}
+    )
     tables = {
         "showdown": showdown,
         "cases": _concat("cases", [_cases(folder / "cases" / f"{stem}.parquet", showdown) for stem in stems]),

@@ -18,33 +18,7 @@ from normbench import device, nvml, schema, sources
 from normbench.device import Facts, Gpu
 
 NO_FACT = "the driver gave no value"
-FIELDS = (
-    "device",
-    "gpu_name",
-    "model",
-    "arch",
-    "sm_count",
-    "l2_bytes",
-    "memory_bytes",
-    "memory_bus_bits",
-    "max_sm_clock_mhz",
-    "max_mem_clock_mhz",
-    "theoretical_gbps",
-    "power_limit_w",
-    "ecc",
-    "mig",
-    "driver",
-    "cuda_driver",
-    "nvrtc",
-    "torch",
-    "triton",
-    "cuda_core",
-    "cuda_bindings",
-    "python",
-    "baselines",
-    "fake",
-    "notes",
-)
+FIELDS = schema.MACHINE
 
 
 def describe(gpu: Gpu) -> Facts:

@@ -15,21 +15,7 @@ from normbench import formats, kernelfile, metrics, schema
 
 Machine = Mapping[str, Any]
 ABSENT = "–"
-MACHINE = (
-    *("gpu_name", "model", "arch", "sm_count", "l2_bytes", "memory_bytes", "memory_bus_bits", "max_sm_clock_mhz"),
-    *(
-        "max_mem_clock_mhz",
-        "theoretical_gbps",
-        "power_limit_w",
-        "ecc",
-        "mig",
-        "driver",
-        "cuda_driver",
-        "nvrtc",
-        "torch",
-    ),
-    *("triton", "cuda_core", "cuda_bindings", "python", "baselines", "fake", "notes", "study", "commit", "files"),
-)
+MACHINE = (*(name for name in schema.MACHINE if name != "device"), "study", "commit", "files")
 
 
 @dataclass(frozen=True)

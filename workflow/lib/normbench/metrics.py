@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from normbench import ops
+from normbench import ops, schema
 from normbench.formats import quantity
 from normbench.points import ELEMENT_BYTES, Point
 
@@ -34,7 +34,7 @@ class Metric:
 
 
 QUOTABLE = (pl.col("status") == "ok") & (pl.col("verdict") == "quotable").fill_null(False)
-TWIN = pl.col("contender").str.ends_with("__twin")
+TWIN = pl.col("contender").str.ends_with(schema.TWIN)
 OURS = pl.col("lang").is_in(["cuda", "triton"])
 COMPETES = ~pl.col("contender").is_in(REFERENCES) & ~TWIN
 
@@ -208,7 +208,7 @@ def twin_differences(frame: pl.DataFrame) -> pl.DataFrame:
     """The rows of originals that an A/A twin raced with, with the twin's median ``twin_us`` and ``difference``, the
     twin's median over their own, minus one."""
     twins = frame.filter(TWIN & pl.col("time_us_p50").is_not_null()).select(
-        *RACE, pl.col("contender").str.strip_suffix("__twin"), pl.col("time_us_p50").alias("twin_us")
+        *RACE, pl.col("contender").str.strip_suffix(schema.TWIN), pl.col("time_us_p50").alias("twin_us")
     )
     pairs = frame.join(twins, on=[*RACE, "contender"], how="inner", maintain_order="left")
     return pairs.with_columns((pl.col("twin_us") / pl.col("time_us_p50") - 1).alias("difference"))

@@ -18,6 +18,7 @@ from normbench.gpu import DeviceLost, Replay
 from normbench.kernelfile import Variant
 from normbench.observe import Observer
 from normbench.points import Point, short_hash
+from normbench.schema import TWIN
 from normbench.streams import SmClock, Streams, expression
 from normbench.supervise import utc_now
 from normbench.trial import Failure, Trial, attempt, columns, failure_of, identity, with_stream, worst
@@ -26,7 +27,6 @@ from normbench.worker import Session
 
 ROUNDS_A_BLOCK = 5
 MIN_ROUNDS = 15  # fewer give the median of a noisy contender no 95 % interval worth drawing
-TWIN = "__twin"
 
 
 @dataclass
@@ -189,17 +189,14 @@ class Race:
         try:
             facts |= worst(runner.errors, columns(self._verified(runner.trial, 1)))
             times = timing.summarise(samples)
-            gbps = moved / times["time_us_p50"] / 1e3
-            if ceiling and gbps > timing.OVER_ROOF * ceiling:
-                text = f"{gbps:.0f} GB/s is over the measured ceiling of {ceiling:.0f} GB/s"
-                raise Failure("over_roof", text, facts)
+            reason = timing.over_roof(moved, times["time_us_p50"], ceiling)
+            if reason:
+                raise Failure("over_roof", reason, facts)
         except Failure as failure:
             return facts | failure.row()
-        floor = self.task.get("launch_floor_us")
-        bound = times["time_us_p50"] < timing.LAUNCH_BOUND * floor if floor else None
         facts |= runner.contender.static(self.point, runner.variant) | times | race.clocks
         return facts | {
             "verdict": timing.verdict(times, race.clocks, race.shared),
-            "launch_bound": bound,
+            "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
             "status": "ok",
         }

@@ -30,6 +30,35 @@ VERDICTS = ("quotable", "clock_drift", "throttled", "shared_gpu", "too_few", "be
 DTYPES = ("fp32", "fp16", "bf16")
 REGIMES = ("stream", "l2", "latency")
 LANGS = ("cuda", "triton", "torch", "library")
+TWIN = "__twin"  # ends the name under which a contender is raced a second time, for the noise floor
+# what machine.json holds, in this order
+MACHINE = (
+    "device",
+    "gpu_name",
+    "model",
+    "arch",
+    "sm_count",
+    "l2_bytes",
+    "memory_bytes",
+    "memory_bus_bits",
+    "max_sm_clock_mhz",
+    "max_mem_clock_mhz",
+    "theoretical_gbps",
+    "power_limit_w",
+    "ecc",
+    "mig",
+    "driver",
+    "cuda_driver",
+    "nvrtc",
+    "torch",
+    "triton",
+    "cuda_core",
+    "cuda_bindings",
+    "python",
+    "baselines",
+    "fake",
+    "notes",
+)
 
 
 class SchemaError(ValueError):

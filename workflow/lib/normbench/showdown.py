@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     )
     done = measurement.run(task, len(points), measurement.context("showdown"))
     wanted = {entry["unit"] for listed in entries.values() for entry in listed}
-    rows = [entry["row"] for unit, entry in done.items() if unit.removesuffix("__twin") in wanted]
+    rows = [entry["row"] for unit, entry in done.items() if unit.removesuffix(schema.TWIN) in wanted]
     harness.write([*rows, *field.absentees(points, args.cases)], schema.SHOWDOWN, args.out)
     return 0
 

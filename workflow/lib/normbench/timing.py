@@ -56,6 +56,20 @@ def narrow(samples: Sequence[float]) -> bool:
     return low is not None and high is not None and max(high - middle, middle - low) <= WIDTH * middle
 
 
+def over_roof(moved_bytes: int, time_us: float, ceiling_gbps: float | None) -> str | None:
+    """Why a time cannot be: its bandwidth is over OVER_ROOF times the measured ceiling; None where it can be, and where
+    no ceiling is known."""
+    gbps = moved_bytes / time_us / 1e3
+    if not ceiling_gbps or gbps <= OVER_ROOF * ceiling_gbps:
+        return None
+    return f"{gbps:.0f} GB/s is over the measured ceiling of {ceiling_gbps:.0f} GB/s"
+
+
+def launch_bound(time_us: float, floor_us: float | None) -> bool | None:
+    """Whether the launch is what was timed; None without a floor."""
+    return time_us < LAUNCH_BOUND * floor_us if floor_us else None
+
+
 def verdict(times: dict[str, Any], clocks: dict[str, Any], shared: bool | None) -> str:
     """Whether the time may be quoted; the first objection wins."""
     if shared:

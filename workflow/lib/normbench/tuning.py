@@ -177,11 +177,10 @@ class Tuner:
         row = {name: errors[name] for name in CHECK_COLUMNS}
         row |= self.contender.static(self.point, variant) | times | clocks
         self._roof(row, times)
-        floor = self.task.get("launch_floor_us")
         return row | {
             "status": "ok",
             "verdict": timing.verdict(times, clocks, observer.shared()),
-            "launch_bound": times["time_us_p50"] < timing.LAUNCH_BOUND * floor if floor else None,
+            "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
         }
 
     def _sample(self, trial: Trial, samples: int, observer: Observer) -> dict[str, Any]:
@@ -194,12 +193,10 @@ class Tuner:
     def _roof(self, row: dict[str, Any], times: dict[str, Any]) -> None:
         """A stream row faster than its measured ceiling is a measurement error, never a bar that ends at 100 %."""
         ceiling = self.task.get("ceilings", {}).get(self.point.key)
-        if ceiling is None:
-            return
-        gbps = ops.compulsory_bytes(self.point) / times["time_us_p50"] / 1e3
-        if gbps > timing.OVER_ROOF * ceiling:
+        reason = timing.over_roof(ops.compulsory_bytes(self.point), times["time_us_p50"], ceiling)
+        if reason:
             facts = {name: row[name] for name in row if not name.startswith(("time_us", "samples", "n_samples"))}
-            raise Failure("over_roof", f"{gbps:.0f} GB/s is over the measured ceiling of {ceiling:.0f} GB/s", facts)
+            raise Failure("over_roof", reason, facts)
 
     def _finalists(self, variants: list[Variant], first: dict[str, dict[str, Any]]) -> list[Variant]:
         timed = [(first[self._unit(variant)].get("time_us_p50"), variant) for variant in variants]
