@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 import polars as pl
 import pytest
 
-from normbench import archive, audit, cli, publish
+from normbench import archive, cli, integrity, publish
 from study_fixture import Study
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Path:
 
 def problems(run: Path) -> list[tuple[str, str]]:
     data = run.parents[1]
-    return [(str(path.relative_to(data)), sentence) for path, sentence in audit.check(data, NOW)]
+    return [(str(path.relative_to(data)), sentence) for path, sentence in integrity.check(data, NOW)]
 
 
 def edit_table(path: Path, **changes: pl.Expr | str) -> None:
@@ -37,7 +37,7 @@ def edit_table(path: Path, **changes: pl.Expr | str) -> None:
 
 def resum(run: Path) -> None:
     """What somebody who changes a run on purpose would do, too."""
-    audit.write_sums(run)
+    integrity.write_sums(run)
 
 
 def test_a_published_run_has_no_problem(run: Path) -> None:
@@ -45,13 +45,13 @@ def test_a_published_run_has_no_problem(run: Path) -> None:
 
 
 def test_a_run_of_before_there_were_checksums_has_none(run: Path) -> None:
-    (run / audit.SUMS).unlink()
+    (run / integrity.SUMS).unlink()
 
     assert problems(run) == []
 
 
 def test_the_published_archive_of_this_repository_is_sound(repository: Path) -> None:
-    assert list(audit.check(repository / "reports" / "data")) == []
+    assert list(integrity.check(repository / "reports" / "data")) == []
 
 
 def test_a_flipped_bit_is_found_and_the_file_named(run: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_corrupt_table_is_named_and_hides_no_other_run(run: Path) -> None:
     for folder in (run, other):
         path = folder / "cases.parquet"
         path.write_bytes(path.read_bytes()[:-40])
-    (run / audit.SUMS).unlink()
+    (run / integrity.SUMS).unlink()
 
     found = problems(run)
 
@@ -118,7 +118,7 @@ def test_a_renamed_run_is_found(run: Path) -> None:
 def test_a_clock_that_was_ahead_is_found(tmp_path: Path) -> None:
     folder = Study(measured_at="2031-01-02T03:04:05Z", run="20310102T030405-abcdef0").write_archived(tmp_path)
 
-    ((_, sentence),) = audit.check(folder.parents[1], NOW)
+    ((_, sentence),) = integrity.check(folder.parents[1], NOW)
 
     assert sentence == "was measured at 2031-01-02T03:04:05Z, which is to come: the clock of its host was wrong"
 
@@ -127,7 +127,7 @@ def test_the_same_numbers_under_two_devices_are_found(tmp_path: Path) -> None:
     first = Study().write_archived(tmp_path)
     second = Study(device="invented-gpu-b00002").write_archived(tmp_path)
 
-    assert list(audit.check(tmp_path, NOW)) == [(second, f"holds the same measurements as {first}; remove one")]
+    assert list(integrity.check(tmp_path, NOW)) == [(second, f"holds the same measurements as {first}; remove one")]
 
 
 def test_a_copy_that_was_interrupted_is_named(run: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_copy_that_was_interrupted_is_named(run: Path) -> None:
 def test_a_faked_gpu_is_no_measurement(tmp_path: Path) -> None:
     Study(fake=True).write_archived(tmp_path)
 
-    assert ["faked" in sentence for _, sentence in audit.check(tmp_path, NOW)] == [True]
-    assert list(audit.check(tmp_path, NOW, allow_fake=True)) == []
+    assert ["faked" in sentence for _, sentence in integrity.check(tmp_path, NOW)] == [True]
+    assert list(integrity.check(tmp_path, NOW, allow_fake=True)) == []
 
 
 def test_the_verb_counts_and_fails(run: Path, normbench: Callable[..., CompletedProcess[str]]) -> None:
