@@ -80,7 +80,7 @@ def test_a_graph_whose_workspace_is_freed_while_it_is_still_replayed(gpu: CudaGp
 
         return launch
 
-    replay = gpu.capture([bound()], 1, 1)
+    replay = gpu.capture([bound()], 1)
     gc.collect()
     others = [torch.zeros(1 << 20, device=gpu.device) for _ in range(8)]
     replay.replay()
@@ -113,7 +113,7 @@ def test_a_roof_below_the_library_copy(gpu: CudaGpu) -> None:
 
     launches = [[streams.bind("copy", v, (a, a, c, c), size) for a, c in sets] for v in candidates]
     launches.append([copy(pair) for pair in sets])
-    replays = [gpu.capture(bound, 2, 2) for bound in launches]
+    replays = [gpu.capture(bound, 2) for bound in launches]
     observer = Observer(None, SmClock(streams))
     medians = [sorted(found)[5] for found in gpu.time_rounds(replays, [range(len(replays))] * 11, observer)]
     assert min(medians[:-1]) <= 1.01 * medians[-1]

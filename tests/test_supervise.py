@@ -66,11 +66,32 @@ def test_a_worker_that_hangs_is_ended_and_the_rest_goes_on(strange: Strange) -> 
     assert eventually(lambda: not any(alive(int(pid)) for pid in strange.noted("worker")))
 
 
-def test_everything_announced_together_fails_together(strange: Strange) -> None:
-    """A race: who broke the process cannot be told."""
-    found = outcomes(supervise(strange.task(("a", "works"), ("b+c", "leaves"), ("b", "works"), ("c", "works"))))
+def test_of_several_announced_together_each_is_tried_alone_and_only_the_guilty_is_blamed(strange: Strange) -> None:
+    """A race: who broke the process cannot be told from the race."""
+    task = strange.task(("a", "works"), ("b+c", "leaves"), suspected={"b": "works", "c": "crashes"})
 
-    assert [found[unit][0] for unit in "abc"] == ["ok", "launch_error", "launch_error"]
+    found = outcomes(supervise(task))
+
+    assert [found[unit][0] for unit in "abc"] == ["ok", "ok", "launch_error"]
+    assert strange.noted("launch") == ["a", "b+c", "b", "c"]
+
+
+def test_suspects_that_are_well_alone_and_break_the_process_again_fail_together(strange: Strange) -> None:
+    found = outcomes(supervise(strange.task(("a", "works"), ("b+c", "leaves"), ("d", "works"))))
+
+    assert [found[unit][0] for unit in "abcd"] == ["ok", "launch_error", "launch_error", "ok"]
+    assert strange.noted("launch") == ["a", "b+c", "b+c", "d"]
+
+
+def test_a_hang_is_tried_again_by_whoever_starts_again(strange: Strange, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    supervise(strange.task(("a", "works"), ("b", "hangs")), timeout_s=1, journal=Journal(journal, ""))
+
+    assert Journal(journal, "").load().keys() == {"a"}
+    found = outcomes(supervise(strange.task(("a", "works"), ("b", "works")), journal=Journal(journal, "")))
+
+    assert found == {"a": OK, "b": OK}
+    assert strange.noted("launch") == ["a", "b", "b"]
 
 
 def test_crashes_one_after_the_other_are_each_a_row(strange: Strange) -> None:

@@ -115,6 +115,8 @@ class CudaKernel(Ours):
 
     def _handle(self, symbol: str, smem_bytes: int) -> Any:
         key = f"{symbol} {smem_bytes}"
+        if symbol not in self.build["lowered"]:
+            raise Unsupported(f"{symbol} is not compiled: its axes are outside the sweep")
         if key not in self._handles:
             handle = self._module.get_kernel(symbol)
             if smem_bytes > 48 << 10:
