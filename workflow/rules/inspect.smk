@@ -38,10 +38,10 @@ rule audit_op:
     params:
         versions=PLAN.versions,
         timers=PLAN.timers,
-        count=PLAN.audited,
+        points=PLAN.audited,
     shell:
         "normbench audit --target {wildcards.target} --op {wildcards.op} --kernels {input.kernels:q}"
-        " --builds {input.builds} --cases {input.cases} --count {params.count} --sweep {input.sweep}"
+        " --builds {input.builds} --cases {input.cases} --count {params.points} --sweep {input.sweep}"
         " --machine {input.machine} --out {output.audit}"
         " --own-cores {resources.own_cores} > {log} 2>&1"
 

@@ -14,13 +14,13 @@ from normbench.measured import Measured
 OWN = "normbench"
 # what each timer covers; the order of the columns
 METHODS = {
-    OWN: "our own: median of CUDA graph replays of many launches over rotating buffers, contenders interleaved in random "
-    "order, before and after the other timers; what an empty launch takes between two launches is in it",
+    OWN: "our own: median of replays of a CUDA graph of many launches over rotating buffers, both contenders of a "
+    "point interleaved, half of the samples before and half after the other timers; gaps between launches are in it",
     "nvbench": "NVBench, cold: median of single launches between two events behind a blocking kernel, so that the host "
     "is not in it; a memset as large as L2 before each leaves lines in L2 that the launch must write back",
     "nvbench_batch": "NVBench, batch: mean of one batch of launches back to back over the same rotating buffers",
-    "do_bench": "triton.testing.do_bench: median of single launches between two events, a memset of 256 MB before each; "
-    "behind it the host runs ahead, where the launch takes the host less time than the memset takes the GPU",
+    "do_bench": "triton.testing.do_bench: median of single launches between events, a memset of 256 MB before each, "
+    "behind which the host runs ahead where a launch takes the host less time than the memset takes the GPU",
 }
 LONG_US = 50.0  # below, what an event and a launch cost is no longer small beside the launch
 AGREE = 0.02
@@ -68,7 +68,7 @@ class Audit:
 
 
 def deviations(audit: pl.DataFrame) -> pl.DataFrame:
-    """Rows of other timers with a time, and ``deviation``: their median over our own of the same launches, minus one."""
+    """Rows of other timers with a time; ``deviation`` is their median over our own of the same launches, minus one."""
     keys = ["device", "run", "point", "contender"]
     ours = audit.filter(pl.col("method") == OWN).select(*keys, own_us="time_us_p50")
     return (
@@ -221,7 +221,8 @@ def _audit_text(found: Audit | None) -> Iterator[str]:
         return
     yield " ".join(f"{name:<22}" for name in ("", "", *METHODS)).rstrip()
     for line in found.lines:
-        yield " ".join(f"{cell:<22}" for cell in (line.work, line.contender, *(words for words, _ in line.cells))).rstrip()
+        words = (line.work, line.contender, *(text for text, _ in line.cells))
+        yield " ".join(f"{word:<22}" for word in words).rstrip()
     yield from found.missing
     yield found.conclusion
 

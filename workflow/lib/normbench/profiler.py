@@ -20,8 +20,10 @@ REGISTERS = "launch__registers_per_thread"
 WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_{}.sum"
 REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_{}.sum"
-METRICS = (TIME, READ, WRITTEN, L2_HITS, REGISTERS, WARPS)
-METRICS += tuple(text.format(way) for text in (SECTORS, REQUESTS) for way in ("ld", "st"))
+METRICS = (
+    *(TIME, READ, WRITTEN, L2_HITS, REGISTERS, WARPS),
+    *(text.format(way) for text in (SECTORS, REQUESTS) for way in ("ld", "st")),
+)
 # stalls come with their section, which knows those of the architecture
 SECTION = "WarpStateStats"
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")

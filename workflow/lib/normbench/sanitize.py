@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from normbench import cores, harness, kernelfile, nvrtc, oddities, sanitizer, schema, sources, tools
+from normbench import cores, harness, kernelfile, nvrtc, oddities, sanitizer, schema, tools
 from normbench.harness import Measurement
 from normbench.kernelfile import Kernel
 from normbench.sanitizer import CHECKS
@@ -140,4 +140,3 @@ def judge(ran: tools.Ran, report: sanitizer.Report, whole: bool) -> Row:
         words = tools.last_line(ran.err) or tools.last_line(ran.out) or f"it ended with code {ran.code}"
         return found | {"status": "launch_error", "reason": f"not every launch ended: {words}"}
     return found | {"status": "ok", "reason": None}
-

@@ -24,7 +24,7 @@ _REFUSALS = ("not supported", "Internal Sanitizer Error", "No attachable process
 
 @dataclass(frozen=True)
 class Report:
-    """errors: as the summary counts them, None without one. finding: the first report. refusal: why it did not check."""
+    """errors: as the summary counts them, None without one. finding: the first. refusal: why nothing was checked."""
 
     errors: int | None
     finding: str | None

@@ -319,7 +319,7 @@ PROFILE = Table(
         VARIANT,
         *STATUS,
         _c("kernels", pl.Int32, "kernels", "kernels the launch consists of; times and bytes are their sums"),
-        _c("profiled_us", pl.Float64, "us", "GPU time under the profiler; slower than the race, never compared with it"),
+        _c("profiled_us", pl.Float64, "us", "GPU time under the profiler; not to be compared with a race"),
         _c("bytes", pl.Int64, "B", "compulsory bytes: each input read once, each output written once"),
         _c("dram_read_bytes", pl.Float64, "B", "bytes read from device memory"),
         _c("dram_write_bytes", pl.Float64, "B", "bytes written to device memory, while the kernels ran"),
@@ -329,7 +329,7 @@ PROFILE = Table(
         _c("loads", pl.String, "", "global load instructions in the machine code, by width: '16 B x 8, 2 B x 1'"),
         _c("stores", pl.String, "", "global store instructions in the machine code, by width"),
         _c("registers", pl.Int32, "registers", "registers a thread, the most of all kernels"),
-        _c("achieved_occupancy", pl.Float64, "", "resident warps over the most a multiprocessor holds, average, 0 to 1"),
+        _c("achieved_occupancy", pl.Float64, "", "resident warps over the most a multiprocessor holds, 0 to 1"),
         _c("stall", pl.String, "", "what warps waited for most, in the profiler's word"),
         _c("stall_share", pl.Float64, "", "its share of the cycles between two instructions of a warp, 0 to 1"),
         _c("version", pl.String, "", "version of ncu"),
@@ -338,9 +338,7 @@ PROFILE = Table(
     ("device", "run", "point", "contender"),
     asked=True,
 )
-TABLES = {
-    table.name: table for table in (CASES, SHOWDOWN, CHECKS, CEILINGS, RESOURCES, AUDIT, SANITIZE, PROFILE)
-}
+TABLES = {table.name: table for table in (CASES, SHOWDOWN, CHECKS, CEILINGS, RESOURCES, AUDIT, SANITIZE, PROFILE)}
 ASKED = tuple(name for name, table in TABLES.items() if table.asked)
 
 

@@ -25,6 +25,7 @@ RUNNERS = {
     "showdown": "racing",
     "ceilings": "roofs",
     "verify": "adversary",
+    "audit": "auditing",
     "bench": "benching",
     "run": "running",
 }
