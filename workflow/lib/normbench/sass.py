@@ -10,7 +10,7 @@ from pathlib import Path
 
 from normbench import tools
 
-_MOVE = re.compile(r"\b(LDG|STG|LDGSTS|UBLKCP|UTMALDG|UTMASTG)((?:\.\w+)*)")
+_MOVE = re.compile(r"\b(LDG|STG|LDGSTS|UBLKCP|UTMALDG|UTMASTG)\b((?:\.\w+)*)")
 _WIDTH = {"256": 32, "128": 16, "64": 8, "U16": 2, "S16": 2, "16": 2, "U8": 1, "S8": 1}
 DISASSEMBLY_S = 60.0
 
