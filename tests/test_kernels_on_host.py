@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
-from normbench import kernelfile, nvrtc, ops
+from normbench import check, kernelfile, nvrtc, ops
 from normbench.points import Point, Semantics
+from normbench.tensors import make_sets
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import mutants_fixture as mutants  # noqa: E402
 from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
 
 BLOCKS = [64, 96, 128, 256, 1024]
@@ -172,3 +174,37 @@ def test_a_planted_fault_is_seen(file: str, right: str, wrong: str, what: str, t
     kernel = kernelfile.load(tmp_path / "kernels" / "forward" / "cta_row.cu")
     chosen = [job for job in jobs_of(kernel) if job.point.op == "layernorm" and job.point.dtype == "fp32"]
     assert problems(kernel, chosen, tmp_path), what
+
+
+@pytest.fixture(scope="module")
+def mutant_library(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, list[str]]:
+    kernel = mutants.mutants()
+    symbols = [mutant_symbol(kernel, fault, dtype) for fault in (0, *mutants.FAULTS) for dtype in kernel.dtypes]
+    headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
+    return shim.build(kernel, symbols, headers, tmp_path_factory.mktemp("mutants")), symbols
+
+
+def mutant_symbol(kernel: kernelfile.Kernel, fault: int, dtype: str) -> str:
+    return kernel.launches[0].symbol(kernelfile.compile_names("layernorm", dtype, dtype, 90) | {"fault": fault})
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("fault", [0, *mutants.FAULTS], ids=["right", *mutants.FAULTS.values()])
+def test_a_mutant_is_wrong_and_the_kernel_around_it_is_right(
+    fault: int, dtype: str, mutant_library: tuple[ctypes.CDLL, list[str]]
+) -> None:
+    """The sources that test_gpu.py runs on a GPU, judged by the checker of every measurement."""
+    import torch
+
+    library, symbols = mutant_library
+    point = mutants.point(dtype)
+    (tensors,) = make_sets(point, torch.device("cpu"), 1, 1)
+    mutants.prepare(tensors.inputs["x"], fault)
+    names = {name: tensors.get(name) for name in shim.POINTERS}
+    scalars = {"rows": point.rows, "hidden": point.hidden, "x_stride": point.hidden, "y_stride": point.hidden}
+    which = symbols.index(mutant_symbol(mutants.mutants(), fault, dtype))
+
+    shim.launch(library, which, point.rows, mutants.BLOCK, names, **scalars, eps=point.semantics.eps)
+
+    verdict = check.check(check.expect(point, tensors.inputs), tensors.outputs())
+    assert verdict.status in (("ok",) if fault == 0 else ("wrong", "no_work"))
