@@ -48,7 +48,7 @@ def test_a_race_names_both_sides() -> None:
 
 @pytest.mark.parametrize("name", ["clean.log", "clean_race.log"])
 def test_a_clean_log_has_no_finding(name: str) -> None:
-    assert sanitizer.parse(output(name)) == sanitizer.Report(0, None, None)
+    assert sanitizer.parse(output(name)) == sanitizer.Report(0, None)
 
 
 def test_a_tool_that_does_not_work_here_is_no_clean_bill() -> None:
@@ -75,6 +75,17 @@ def test_only_a_whole_run_without_errors_is_clean(log: str, code: int | None, wh
 
     assert row["status"] == status
     assert (row["reason"] is None) == (status == "ok")
+
+
+def test_a_tool_in_trouble_is_not_believed() -> None:
+    log = output("clean.log").replace(
+        "ERROR SUMMARY", "Internal Sanitizer Error: out of memory\n========= ERROR SUMMARY"
+    )
+
+    row = sanitize.judge(tools.Ran(0, "", ""), sanitizer.parse(log), True)
+
+    assert row["status"] == "launch_error"
+    assert "Internal Sanitizer Error" in row["reason"]
 
 
 def test_an_empty_log_is_not_clean() -> None:

@@ -136,7 +136,9 @@ def judge(ran: tools.Ran, report: sanitizer.Report, whole: bool) -> Row:
         return found | {"status": "timeout", "reason": f"took longer than {TOOL_S:.0f} s and was ended"}
     if report.refusal:
         return found | {"status": "skipped", "reason": f"{TOOL} does not work here: {report.refusal}"}
-    if report.errors is None or ran.code or not whole:
-        words = tools.last_line(ran.err) or tools.last_line(ran.out) or f"it ended with code {ran.code}"
+    if report.trouble or report.errors is None or ran.code or not whole:
+        words = (
+            report.trouble or tools.last_line(ran.err) or tools.last_line(ran.out) or f"it ended with code {ran.code}"
+        )
         return found | {"status": "launch_error", "reason": f"not every launch ended: {words}"}
     return found | {"status": "ok", "reason": None}

@@ -19,16 +19,20 @@ _LINE = re.compile(r"^=========(\s*)(.*)$")
 _FRAMES = ("Saved host backtrace", "Host Frame", "Device Frame")
 # headlines that report nothing of a kernel
 _CHATTER = ("COMPUTE-SANITIZER", "Target application", "Program hit", "Error: Target application")
-_REFUSALS = ("not supported", "Internal Sanitizer Error", "No attachable process", "Unable to", "could not")
+_REFUSAL = "Device not supported"
+_TROUBLE = ("Internal Sanitizer Error", "No attachable process", "Unable to", "Target application terminated before")
 
 
 @dataclass(frozen=True)
 class Report:
-    """errors: as the summary counts them, None without one. finding: the first. refusal: why nothing was checked."""
+    """errors: as the summary counts them, None without one. finding: the first. refusal: why the tool does not work on
+    this device. trouble: why what it says is not to be believed.
+    """
 
     errors: int | None
     finding: str | None
-    refusal: str | None
+    refusal: str | None = None
+    trouble: str | None = None
 
 
 def command(tool: Path, check: str, log: Path, program: Sequence[str]) -> list[str]:
@@ -47,7 +51,7 @@ def parse(log: str) -> Report:
     """What a log says; everything that is no line of the tool's own is passed over."""
     errors: int | None = None
     reports: list[list[str]] = []
-    refusal = None
+    refusal = trouble = None
     for line in log.splitlines():
         match = _LINE.match(line.rstrip())
         if match is None or not match[2]:
@@ -58,11 +62,13 @@ def parse(log: str) -> Report:
         elif indent > 1 or text.startswith("and "):
             if reports:
                 reports[-1].append(text)
-        elif any(word in text for word in _REFUSALS):
+        elif _REFUSAL in text:
             refusal = refusal or text.removeprefix("Error: ")
+        elif any(words in text for words in _TROUBLE):
+            trouble = trouble or text.removeprefix("Error: ")
         elif not text.startswith(_CHATTER):
             reports.append([text])
-    return Report(errors, _finding(reports[0]) if reports else None, refusal)
+    return Report(errors, _finding(reports[0]) if reports else None, refusal, trouble)
 
 
 def _finding(lines: Sequence[str]) -> str:
