@@ -85,6 +85,8 @@ class Audit:
             return
         try:
             from cuda import bench
+
+            assert bench.State  # its compiled part is loaded only when it is asked for
         except ImportError:
             self._each(lambda runner: self._failed(runner, NVBENCH, Failure("skipped", ABSENT, {})))
             return

@@ -18,7 +18,8 @@ METHODS = {
     "point interleaved, half of the samples before and half after the other timers; gaps between launches are in it",
     "nvbench": "NVBench, cold: median of single launches between two events behind a blocking kernel, so that the host "
     "is not in it; a memset as large as L2 before each leaves lines in L2 that the launch must write back",
-    "nvbench_batch": "NVBench, batch: mean of one batch of launches back to back over the same rotating buffers",
+    "nvbench_batch": "NVBench, batch: mean of one batch of launches back to back over the same rotating buffers; where "
+    "a launch takes the host longer than the GPU, it is the host that is timed",
     "do_bench": "triton.testing.do_bench: median of single launches between events, a memset of 256 MB before each, "
     "behind which the host runs ahead where a launch takes the host less time than the memset takes the GPU",
 }

@@ -96,7 +96,7 @@ def profile(
         told.write_text(json.dumps(task | {"cubin": str(cubin)}))
         program = [sys.executable, "-m", "normbench.profiling", str(told)]
         ran = tools.run(profiler.command(tool, log, program), environment, TOOL_S)
-        text = log.read_text(errors="replace") if log.exists() else ran.out
+        text = (log.read_text(errors="replace") if log.exists() else "") or ran.out
         found = judge(ran, profiler.parse(text))
         if found["status"] == "ok":
             binary = cubin.read_bytes() if cubin.exists() else b""

@@ -106,20 +106,26 @@ def _build(subject: Subject, launches: Sequence[oddities.Launch], folder: Path) 
 
 
 def _checks(tool: Path, task: Row, environment: dict[str, str], folder: Path, checks: Sequence[str]) -> list[Row]:
-    """The first check alone, since a Triton kernel is compiled by its first launch; then the others side by side."""
-    first, *others = [(tool, check, task, environment, folder) for check in checks]
-    at_once = max(1, min(len(others), len(cores.available()) // 2))
-    rows = [_check(*first)]
+    """All checks, side by side where there are cores for it: nothing is timed."""
+    if not task["build"]:  # a Triton kernel compiles itself: once and without a tool, not under each
+        tools.run(_program(task, folder, "warm"), environment, TOOL_S)
+    at_once = max(1, min(len(checks), len(cores.available()) // 2))
     with ThreadPoolExecutor(at_once) as pool:
-        return rows + list(pool.map(lambda one: _check(*one), others))
+        return list(pool.map(lambda check: _check(tool, check, task, environment, folder), checks))
+
+
+def _program(task: Row, folder: Path, name: str) -> list[str]:
+    """The command that launches everything, with its own file of what has ended."""
+    told = folder / f"{name}.json"
+    told.write_text(json.dumps(task | {"done": str(folder / f"{name}.done")}))
+    return [sys.executable, "-m", "normbench.sanitizing", str(told)]
 
 
 def _check(tool: Path, check: str, task: Row, environment: dict[str, str], folder: Path) -> Row:
-    log, done, told = (folder / f"{check}.{end}" for end in ("log", "done", "task"))
-    told.write_text(json.dumps(task | {"done": str(done)}))
-    program = [sys.executable, "-m", "normbench.sanitizing", str(told)]
+    log, done = folder / f"{check}.log", folder / f"{check}.done"
+    program = _program(task, folder, check)
     ran = tools.run(sanitizer.command(tool, check, log, program), environment, TOOL_S)
-    text = log.read_text(errors="replace") if log.exists() else ran.out
+    text = (log.read_text(errors="replace") if log.exists() else "") or ran.out
     launched = len(done.read_text().splitlines()) if done.exists() else 0
     found = {"tool": check, "launched": launched} | judge(ran, sanitizer.parse(text), launched == len(task["launches"]))
     if found["status"] not in ("ok", "skipped"):

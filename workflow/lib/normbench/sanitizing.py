@@ -90,9 +90,10 @@ class Block:
         size = ELEMENT_BYTES[wanted.dtype]
         self.base = int(checked(driver.cuMemAlloc(max(1, wanted.elements * size))))
         if values is not None:
-            for row, bits in enumerate(encoded(values, wanted.dtype)):
+            bits = numpy.ascontiguousarray(encoded(values, wanted.dtype))
+            for row in range(wanted.rows):
                 start = self.data_ptr() + row * wanted.pitch * size
-                checked(driver.cuMemcpyHtoD(start, numpy.ascontiguousarray(bits), wanted.columns * size))
+                checked(driver.cuMemcpyHtoD(start, bits[row].ctypes.data, wanted.columns * size))
 
     def data_ptr(self) -> int:
         return self.base + self.shape.shift * ELEMENT_BYTES[self.shape.dtype]
@@ -163,6 +164,7 @@ class CudaBench:
         from cuda.core import launch
 
         bound: Any = kernel.bind(tensors, variant, self)  # type: ignore[arg-type] # all of a GPU that binding asks for
+        self.device.sync()  # a copy from pageable memory may still be on its way, and not on our stream
         for config, handle, arguments in bound.steps:
             launch(self.stream, config, handle, *arguments)
         self.stream.sync()
