@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -235,3 +237,43 @@ def lines(journal: Path) -> int:
         except json.JSONDecodeError:
             continue
     return whole
+
+
+def test_a_full_disk_loses_nothing_and_ends_in_an_error(strange: Strange, tmp_path: Path) -> None:
+    """Room for about ten lines, then none, in the middle of one; later there is room again."""
+    journal = tmp_path / "journal.jsonl"
+    task = strange.task(*((f"unit {index}", "works") for index in range(30)))
+
+    def little_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1100, 1100))
+
+    full = subprocess.run(
+        strange.supervisor(task, journal), preexec_fn=little_room, capture_output=True, text=True, check=False
+    )
+    known = finished(journal)
+    assert full.returncode == 1
+    assert "File too large" in full.stderr
+    assert 3 < len(known) < 30
+    assert eventually(lambda: not any(alive(int(pid)) for pid in strange.noted("worker")))
+
+    assert len(supervise(task, journal=Journal(journal, "c"))) == 30
+    launched = strange.noted("launch")
+    assert all(launched.count(unit) == 1 for unit in known)
+
+
+def test_ctrl_c_keeps_what_is_finished_and_leaves_no_worker(strange: Strange, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    task = strange.task(*((f"unit {index}", "works") for index in range(400)))
+    running = subprocess.Popen(strange.supervisor(task, journal), stderr=subprocess.DEVNULL)
+    assert eventually(lambda: len(strange.noted("launch")) > 5)
+
+    running.send_signal(signal.SIGINT)
+
+    assert running.wait(20) != 0
+    known = finished(journal)
+    assert eventually(lambda: not any(alive(int(pid)) for pid in strange.noted("worker")))
+    assert 3 < len(known) < 400
+    assert len(supervise(task, journal=Journal(journal, "c"))) == 400
+    launched = strange.noted("launch")
+    assert all(launched.count(unit) == 1 for unit in known)
