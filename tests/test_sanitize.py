@@ -164,6 +164,35 @@ def test_values_are_encoded_as_the_kernel_reads_them() -> None:
     assert sanitizing.encoded(values, "bf16").tolist() == [0x3F80, 0xC020, 0]
 
 
+def test_only_the_rows_of_an_input_are_written_and_nothing_of_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read beside them was written by nobody, which initcheck reports."""
+    from cuda.bindings import driver
+
+    done: list[tuple[str, int, int]] = []
+    fine = driver.CUresult.CUDA_SUCCESS
+
+    def note(name: str, start: int, size: int) -> tuple[Any, ...]:
+        done.append((name, int(start), size))
+        return (fine,)
+
+    monkeypatch.setattr(driver, "cuMemAlloc", lambda size: (*note("alloc", 0, size), 4096))
+    monkeypatch.setattr(driver, "cuMemcpyHtoD", lambda start, host, size: note("copy", start, size))
+    monkeypatch.setattr(driver, "cuMemFree", lambda start: note("free", start, 0))
+    values = numpy.ones((3, 10), numpy.float32)
+
+    x = sanitizing.Block(Shape(3, 10, 16, "bf16", 1), values)
+    y = sanitizing.Block(Shape(3, 10, 10, "bf16", 0))
+    x.free()
+
+    assert done == [
+        ("alloc", 0, 2 * (1 + 2 * 16 + 10)),
+        *(("copy", 4096 + 2 + row * 32, 20) for row in range(3)),
+        ("alloc", 0, 2 * 30),
+        ("free", 4096, 0),
+    ]
+    assert (x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0)) == (4098, 16, 4096, 10)
+
+
 def test_a_failed_driver_call_is_not_passed_over() -> None:
     from cuda.bindings import driver
 
