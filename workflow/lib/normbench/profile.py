@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    harness.add_arguments(parser)
+    harness.add_arguments(parser, journal=False)
     parser.add_argument("--kernel", required=True, help="kernel file of ours")
     parser.add_argument("--cases", type=Path, required=True, help="its tuning table, for the winner")
     parser.add_argument("--dtype", default="bf16", help="of the point, where the study has it")

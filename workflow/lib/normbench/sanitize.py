@@ -41,7 +41,7 @@ class Subject:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    harness.add_arguments(parser)
+    harness.add_arguments(parser, journal=False)
     parser.add_argument("--contender", required=True, help="kernel file of ours")
 
 
