@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,6 +110,26 @@ def test_two_gpus_share_the_cores_only_when_asked(fresh: Checkout, tmp_path: Pat
     assert {line.strip() for line in two.splitlines() if "threads:" in line} == {"threads: 4"}
 
 
+@pytest.mark.parametrize(
+    ("visible", "measured"),
+    [("1,0", {OTHER, TARGET}), ("1", {OTHER}), ("GPU-00000000-0000-4000-8000-00000000000b", {OTHER})],
+)
+def test_only_visible_gpus_are_measured_however_they_are_named(
+    fresh: Checkout, tmp_path: Path, visible: str, measured: set[str]
+) -> None:
+    """A container or a scheduler sets CUDA_VISIBLE_DEVICES, often to indices."""
+    checkout = fresh.copy(tmp_path / "visible")
+    both = [json.loads(checkout.path(f"fake_{name}.json").read_text()) for name in "ab"]
+    checkout.path("fake_both.json").write_text(json.dumps(both))
+
+    planned = checkout.run(
+        *("--dry-run", "measurements", "--resources", "gpu=2"),
+        **{"gpu": "both", "cores": 8, "CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    )
+
+    assert set(re.findall(r"target=([\w-]+)", planned)) == measured
+
+
 def test_the_command_line_overrides_lists_and_takes_plain_words(fresh: Checkout) -> None:
     planned = fresh.planned("measurements", "--config", "ops=rmsnorm", "hidden=[4096]", "dtypes=bf16", gpu="a")
 
@@ -200,7 +219,7 @@ def spans(checkout: Checkout) -> list[Span]:
 def twins(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """The tiny study of two faked chips of one model, measured side by side; not to be changed."""
     checkout = Checkout.make(tmp_path_factory.mktemp("twins") / "study")
-    checkout.run("report", "--resources", "gpu=2", gpu="twins")
+    checkout.run("report", "--resources", "gpu=2", gpu="twins", CUDA_VISIBLE_DEVICES="0,1")
     return checkout
 
 
@@ -460,7 +479,7 @@ def test_a_measurement_takes_all_cores_and_runs_alone(studied: Checkout) -> None
 def test_two_checkouts_never_measure_one_gpu_at_once(study: Checkout) -> None:
     """P9: the second waits for the lock of the GPU, and says so."""
     uuid = json.loads(study.path("fake_a.json").read_text())["uuid"]
-    lock = FileLock(Path(tempfile.gettempdir(), f"normbench-{short_hash(uuid, 12)}.lock"))
+    lock = FileLock(study.path("tmp", f"normbench-{short_hash(uuid, 12)}.lock"))
     table = study.path("results", TARGET, "showdown", "rmsnorm.parquet")
     table.unlink()
     log = study.path("results", "logs", "showdown", TARGET, "rmsnorm.log")
