@@ -39,6 +39,7 @@ SlurmdLogFile={folder}/d.log
 SlurmctldPort={port}
 SlurmdPort={node_port}
 SlurmdTimeout=30
+SlurmdParameters=config_overrides
 KillWait=2
 OverTimeLimit=0
 JobRequeue=0
@@ -50,7 +51,7 @@ GresTypes=gpu
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=4000 Gres=gpu:faked_a:1,gpu:faked_b:1 State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=32000 Gres=gpu:faked_a:1,gpu:faked_b:1 State=UNKNOWN
 PartitionName=gpu Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
 GRES = """\
@@ -86,7 +87,7 @@ class Slurm:
             (self.folder / name).mkdir(parents=True)
         for number in range(2):
             os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))  # what /dev/null is
-        names = {"host": self.host, "folder": self.folder, "cpus": os.cpu_count()}
+        names = {"host": self.host, "folder": self.folder}
         names |= {"port": _free_port(), "node_port": _free_port()}
         ETC.mkdir(exist_ok=True)
         (ETC / "slurm.conf").write_text(CONFIG.format(**names))

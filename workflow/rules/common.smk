@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import sourcecache_entry
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 # this checkout's package and no other, even where another one is installed
@@ -79,13 +80,23 @@ def machine_arguments(wildcards):
     return shlex.join(["--target", wildcards.target, *fleet])
 
 
-# Sources and the archive belong to the checkout: they are local, wherever results are stored.
+def checkout(paths):
+    """Sources and the archive, which every host has in its checkout, wherever results are stored.
+
+    They are flagged as what `workflow.source_path` gives, since a job with an input flagged `local` stays on the
+    submitting host where results go to a storage, and would measure there.
+    """
+    if isinstance(paths, str):
+        return sourcecache_entry(paths, paths)
+    return [sourcecache_entry(path, path) for path in paths]
+
+
 def kernel_file(wildcards):
-    return local(str(PLAN.kernels[wildcards.kernel].path))
+    return checkout(str(PLAN.kernels[wildcards.kernel].path))
 
 
 def kernel_headers(wildcards):
-    return local(PLAN.headers(wildcards.kernel))
+    return checkout(PLAN.headers(wildcards.kernel))
 
 
 def kernel_build(wildcards):
@@ -93,7 +104,7 @@ def kernel_build(wildcards):
 
 
 def race_kernels(wildcards):
-    return local(PLAN.paths(PLAN.racers(wildcards.op)))
+    return checkout(PLAN.paths(PLAN.racers(wildcards.op)))
 
 
 def race_builds(wildcards):
@@ -109,7 +120,7 @@ def race_cases(wildcards):
 
 
 def contender_file(wildcards):
-    return local(PLAN.paths([wildcards.contender]))
+    return checkout(PLAN.paths([wildcards.contender]))
 
 
 def contender_build(wildcards):
