@@ -14,7 +14,6 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 ETC = Path("/etc/slurm")
@@ -67,8 +66,8 @@ def missing() -> str | None:
         return f"no {absent[0]} here; install the Debian packages slurmctld slurmd munge"
     if os.geteuid() != 0:
         return "only root can start Slurm's daemons"
-    if find_spec("snakemake_executor_plugin_slurm") is None:
-        return "snakemake-executor-plugin-slurm is not installed; it is in the extra `slurm`"
+    if shutil.which("rsync") is None:
+        return "no rsync here, which the storage plugin `fs` copies with"
     if (ETC / "slurm.conf").exists():
         return f"{ETC} has a configuration: this machine belongs to a cluster"
     return None
