@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from normbench import configfiles, device, fleet, harness
+from normbench import configfiles, device, fleet, harness, supervise
 from normbench.cli import UserError
 from normbench.config import ConfigError
 from workflow_fixture import OTHER, ROOT, TARGET, TWIN, Checkout
@@ -146,6 +146,21 @@ def test_machine_records_the_chip_the_job_was_given(
     assert refused.returncode == 1
     assert "target y asks for any GPU of sm_80, but this job sees Faked GPU A (sm_90)" in refused.stderr
     assert not (tmp_path / "none").exists()
+
+
+def test_a_worker_sees_one_gpu_by_uuid_whatever_was_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML and CUDA count in different orders, so an index from outside must not survive."""
+    monkeypatch.setenv(device.VISIBLE, "0,1")
+    monkeypatch.delenv(device.FAKE, raising=False)
+
+    assert supervise.worker_environment({"uuid": "GPU-1234"})[device.VISIBLE] == "GPU-1234"
+
+
+def test_a_host_whose_gpus_are_all_gone_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(device.FAKE, str(both(tmp_path)))
+
+    with pytest.raises(UserError, match=f"{TARGET} is not a GPU of this host, which has no GPU"):
+        harness.recorded_gpu(TARGET, TARGET)
 
 
 # what is submitted

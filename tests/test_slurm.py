@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,8 +35,15 @@ FLEET = {
 }
 # what differs here from a cluster: no accounting, and no patience
 HERE = ("--slurm-status-command", "squeue", "--slurm-no-account", "--latency-wait", "2")
-# the plugin first looks after this many seconds, then ten more each time that nothing ended
-FIRST_LOOK_S = {"long": "7", "interrupted": "2"}
+# The plugin asks Slurm less and less often, and sleeps that long once more before it ends after a failure; here it asks
+# every second. What it submits is plain Snakemake.
+IMPATIENT = """
+from snakemake.cli import main
+from snakemake_executor_plugin_slurm import Executor
+
+Executor.next_seconds_between_status_checks = property(lambda self: 1, lambda self, seconds: None)
+main()
+"""
 # long enough to be interrupted three times, in cases of milliseconds
 WIDE = ("hidden=[32,64,128,256,512,1024]", "block=[64,128,256,512,1024]", "timeout_s=600")
 CASES = "results/faked-a/cases/naive.parquet"
@@ -58,12 +66,11 @@ class Submitter:
 
     checkout: Checkout
 
-    def start(self, *arguments: str, expected: str = "long") -> subprocess.Popen[str]:
-        look = ("--slurm-init-seconds-before-status-checks", FIRST_LOOK_S[expected])
-        settings = ("--profile", "workflow/profiles/slurm", *HERE, *look)
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        settings = ("--show-failed-logs", "--profile", "workflow/profiles/slurm", *HERE)
         environment = self.checkout.environment("both") | {"PYTHONPATH": os.environ["PYTHONPATH"]}
         return subprocess.Popen(
-            self.checkout.command(*settings, *arguments, "--configfile", "tiny.yaml"),
+            [sys.executable, "-c", IMPATIENT, *settings, *arguments, "--configfile", "tiny.yaml"],
             cwd=self.checkout.folder,
             env=environment,
             stdout=self.checkout.path("snakemake.log").open("a"),
@@ -195,7 +202,7 @@ def attempts(submitter: Submitter, slurm: Slurm) -> list[Attempt]:
     found: list[Attempt] = []
     for interrupt in (*INTERRUPTIONS, None):
         before = len(journal(checkout))
-        running = submitter.start(CASES, "--config", "fleet=fleet.yaml", *WIDE, expected="interrupted")
+        running = submitter.start(CASES, "--config", "fleet=fleet.yaml", *WIDE)
         try:
             if interrupt:
                 while len(journal(checkout)) < before + 3:

@@ -201,18 +201,22 @@ class Span:
         return min(self.ended, other.ended) - max(self.began, other.began) > 0.5
 
 
-def spans(checkout: Checkout) -> list[Span]:
-    """Of every measuring job, from Snakemake's own records and the jobs' logs."""
-    found = []
+MEASURING = ("ceilings", "measure", "showdown")
+BESIDE = ("compile", "warm", "machine", "collect", "page", "index")
+
+
+def spans(checkout: Checkout, rules: tuple[str, ...] = MEASURING) -> list[Span]:
+    """Of every job of these rules, from Snakemake's own records and the jobs' logs."""
+    found = {}
     for path in checkout.path(".snakemake", "metadata").iterdir():
         record = json.loads(path.read_text())
         log = checkout.path((record["log"] or ["-"])[0])
-        if record["rule"] in ("ceilings", "measure", "showdown"):
+        if record["rule"] in rules:
             target = TWIN if TWIN in str(log) else TARGET
             bound = re.search(r"keeps to cores ([\d,]+)", log.read_text())
             cores = frozenset(bound[1].split(",")) if bound else frozenset()
-            found.append(Span(target, record["starttime"], record["endtime"], cores))
-    return found
+            found[log] = Span(target, record["starttime"], record["endtime"], cores)
+    return list(found.values())
 
 
 @pytest.fixture(scope="session")
@@ -234,6 +238,70 @@ def test_two_gpus_are_measured_side_by_side_on_cores_of_their_own(twins: Checkou
     assert all(one.target != other.target for one, other in pairs)
     assert all(len(one.cores) == 1 for one in found)
     assert all(one.cores.isdisjoint(other.cores) for one, other in pairs)
+
+
+@pytest.mark.slow
+def test_nothing_that_works_hard_runs_on_the_cores_of_a_measurement(twins: Checkout) -> None:
+    """What compiles, warms up or draws keeps to a core, too, and to another one."""
+    measured, beside = spans(twins), spans(twins, BESIDE)
+    pairs = [(one, other) for one in measured for other in beside if one.overlaps(other)]
+
+    assert len(beside) == 1 + 2 + 2 + 1 + 2 + 1
+    assert all(len(one.cores) == 1 for one in beside)
+    assert all(one.cores.isdisjoint(other.cores) for one, other in pairs)
+
+
+@pytest.mark.slow
+def test_a_gpu_that_disappears_keeps_the_other_from_nothing_and_loses_nothing(fresh: Checkout, tmp_path: Path) -> None:
+    """It falls off the bus after three cases; the sentence says so; when it is back, the same command completes."""
+    checkout = fresh.copy(tmp_path / "gone")
+    machine, journal = (
+        checkout.path("fake_twins.json"),
+        checkout.path("results", TWIN, "journal", "measure-naive.jsonl"),
+    )
+    twins = json.loads(machine.read_text())
+    arguments = ("measurements", "--keep-going", "--resources", "gpu=2", "--config", "ops=rmsnorm")
+    running = subprocess.Popen(
+        checkout.command("--cores", "2", *arguments, "--configfile", "tiny.yaml"),
+        cwd=checkout.folder,
+        env=checkout.environment("twins"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _wait_for_lines(journal, 3, running)
+    machine.write_text(json.dumps(twins[:1]))
+
+    assert running.wait(300) == 1
+    logs = "".join(path.read_text() for path in checkout.path("results", "logs").rglob(f"{TWIN}*/*.log"))
+    assert f"{TWIN} is not a GPU of this host, which has {TARGET}" in logs
+    assert "Traceback" not in logs
+    assert checkout.path("results", TARGET, "study.json").exists()
+    assert not checkout.path("results", TWIN, "study.json").exists()
+    known = _entries(journal)
+
+    machine.write_text(json.dumps(twins))
+    checkout.run(*arguments, gpu="twins")
+
+    assert checkout.path("results", TWIN, "study.json").exists()
+    everything = _entries(journal)
+    assert everything[: len(known)] == known
+    assert len(everything) == len(set(everything)), "a finished case was launched again"
+
+
+@pytest.mark.slow
+def test_a_gpu_newer_than_the_compiler_is_told_in_every_row(fresh: Checkout, tmp_path: Path) -> None:
+    """An unknown kind of device: what NVRTC cannot compile is a row with the reason, libraries race all the same."""
+    checkout = fresh.copy(tmp_path / "newer")
+    facts = json.loads(checkout.path("fake_a.json").read_text())
+    checkout.path("fake_a.json").write_text(json.dumps(facts | {"arch": "sm_999"}))
+
+    checkout.run("measurements", "--config", "ops=rmsnorm", "kernels=naive", gpu="a")
+
+    race = pl.read_parquet(checkout.path("results", TARGET, "showdown", "rmsnorm.parquet"))
+    ours = race.filter(pl.col("contender") == "naive")
+    assert set(ours["status"]) == {"compile_error"}
+    assert all("999" in reason for reason in ours["reason"])
+    assert set(race.filter(pl.col("contender") == "torch_eager")["status"]) == {"ok"}
 
 
 def test_two_chips_of_a_model_have_a_page_each_and_are_compared(twins: Checkout) -> None:
