@@ -83,9 +83,11 @@ def machine_arguments(wildcards):
 def checkout(paths):
     """Sources and the archive, which every host has in its checkout, wherever results are stored.
 
-    They are flagged as what `workflow.source_path` gives, since a job with an input flagged `local` stays on the
-    submitting host where results go to a storage, and would measure there.
+    Where results go to a storage they are flagged as what `workflow.source_path` gives: a job with an input flagged
+    `local` would stay on the submitting host, and measure there.
     """
+    if workflow.storage_settings.default_storage_provider is None:
+        return paths
     if isinstance(paths, str):
         return sourcecache_entry(paths, paths)
     return [sourcecache_entry(path, path) for path in paths]
