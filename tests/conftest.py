@@ -8,12 +8,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "workflow" / "lib"
+# what the extra `test-cluster` brings; it slows every start of Snakemake, so it is better kept in an environment apart
+PLUGINS = (
+    "snakemake_executor_plugin_slurm",
+    "snakemake_executor_plugin_cluster_generic",
+    "snakemake_executor_plugin_kubernetes",
+    "snakemake_storage_plugin_fs",
+    "snakemake_storage_plugin_s3",
+    "moto",
+)
 
 # the tests of a checkout test that checkout, installed or not, in this process and in those it starts
 sys.path.insert(0, str(LIBRARY))
@@ -37,9 +47,41 @@ def browser_missing() -> str | None:
     return None if shutil.which("chromium") or shutil.which("google-chrome") else "no Chromium on the PATH"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@cache
+def plugins_missing() -> str | None:
+    """Why tests marked ``plugins`` cannot run here, or None."""
+    absent = [name for name in PLUGINS if find_spec(name) is None]
+    return f"no {absent[0]} here; it is in the extra `test-cluster`" if absent else None
+
+
+@cache
+def slurm_missing() -> str | None:
+    """Why tests marked ``slurm`` cannot run here, or None."""
+    import slurm_fixture
+
+    return plugins_missing() or slurm_fixture.missing()
+
+
+MISSING = {
+    "gpu": gpu_missing,
+    "browser": browser_missing,
+    "plugins": plugins_missing,
+    "slurm": slurm_missing,
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require", action="append", default=[], choices=MISSING, help="fail where tests with that mark would skip"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for mark in config.getoption("--require"):
+        if reason := MISSING[mark]():
+            raise pytest.UsageError(f"--require {mark}: {reason}")
     for item in items:
-        for mark, missing in (("gpu", gpu_missing), ("browser", browser_missing)):
+        for mark, missing in MISSING.items():
             if item.get_closest_marker(mark) and (reason := missing()):
                 item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -14,7 +14,6 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 ETC = Path("/etc/slurm")
@@ -39,6 +38,7 @@ SlurmdLogFile={folder}/d.log
 SlurmctldPort={port}
 SlurmdPort={node_port}
 SlurmdTimeout=30
+SlurmdParameters=config_overrides
 KillWait=2
 OverTimeLimit=0
 JobRequeue=0
@@ -50,7 +50,7 @@ GresTypes=gpu
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=4000 Gres=gpu:faked_a:1,gpu:faked_b:1 State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=32000 Gres=gpu:faked_a:1,gpu:faked_b:1 State=UNKNOWN
 PartitionName=gpu Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
 GRES = """\
@@ -66,8 +66,8 @@ def missing() -> str | None:
         return f"no {absent[0]} here; install the Debian packages slurmctld slurmd munge"
     if os.geteuid() != 0:
         return "only root can start Slurm's daemons"
-    if find_spec("snakemake_executor_plugin_slurm") is None:
-        return "snakemake-executor-plugin-slurm is not installed; it is in the extra `slurm`"
+    if shutil.which("rsync") is None:
+        return "no rsync here, which the storage plugin `fs` copies with"
     if (ETC / "slurm.conf").exists():
         return f"{ETC} has a configuration: this machine belongs to a cluster"
     return None
@@ -86,7 +86,7 @@ class Slurm:
             (self.folder / name).mkdir(parents=True)
         for number in range(2):
             os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))  # what /dev/null is
-        names = {"host": self.host, "folder": self.folder, "cpus": os.cpu_count()}
+        names = {"host": self.host, "folder": self.folder}
         names |= {"port": _free_port(), "node_port": _free_port()}
         ETC.mkdir(exist_ok=True)
         (ETC / "slurm.conf").write_text(CONFIG.format(**names))

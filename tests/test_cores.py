@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import select
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +21,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="bi
 HOLD = """
 import os, sys
 from normbench import cores
-with cores.own(1) as claimed:
+with cores.own(int(sys.argv[1])) as claimed:
     print(*claimed, flush=True)
     sys.stdin.readline()
 """
+LOGICAL = 32
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +37,20 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tempfile.tempdir = None
 
 
-def holder() -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def holder(count: int = 1) -> subprocess.Popen[str]:
+    """A process that claims cores, prints them, and keeps them until it is told a line."""
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def claimed(process: subprocess.Popen[str]) -> list[int]:
     assert process.stdout is not None
+    assert select.select([process.stdout], [], [], 20)[0], "no cores within 20 s"
     return [int(core) for core in process.stdout.readline().split()]
 
 
@@ -76,29 +89,86 @@ def test_a_killed_holder_frees_its_cores() -> None:
         assert sorted(mine) == sorted(cores.available())
 
 
-def test_too_few_free_cores_bind_nothing_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
-    before = os.sched_getaffinity(0)
-    process = holder()
-    assert len(claimed(process)) == 1
+def test_a_claim_waits_until_others_are_done() -> None:
+    """Nothing runs unbound beside a measurement because it came second."""
+    everything = len(cores.available())
+    first = holder(1)
+    assert len(claimed(first)) == 1
+    second = holder(everything)
+    assert second.stderr is not None
+    assert f"waits for {everything} cores" in second.stderr.readline()
+    time.sleep(2 * cores.LOOK_S)
+    assert second.poll() is None
+
+    first.communicate("\n")
+
+    assert len(claimed(second)) == everything
+    second.communicate("\n")
+
+
+def test_who_waits_is_not_overtaken_by_smaller_claims() -> None:
+    """Else a measurement would wait for as long as there is something to compile."""
+    first = holder(1)
+    assert len(claimed(first)) == 1
+    large, small = holder(len(cores.available())), None
     try:
-        with cores.own(len(before)) as mine:
-            assert mine == []
-            assert os.sched_getaffinity(0) == before
+        assert large.stderr is not None
+        assert "waits for" in large.stderr.readline()
+        small = holder(1)
+        first.communicate("\n")
+        assert len(claimed(large)) == len(cores.available())
     finally:
-        process.communicate("\n")
-
-    assert "not bound" in capsys.readouterr().err
-    with cores.own(len(before)) as mine:
-        assert len(mine) == len(before), "the cores of a failed claim were not given back"
+        for process in filter(None, (first, large, small)):
+            process.communicate("\n" if process.poll() is None else None)
 
 
-def test_hardware_threads_of_a_core_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores 0 to 3 with second threads 4 to 7: half of them must be two whole cores."""
-    for core in range(8):
-        folder = tmp_path / f"cpu{core}" / "topology"
+def test_more_cores_than_there_are_bind_nothing_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.sched_getaffinity(0)
+
+    with cores.own(len(before) + 1) as mine:
+        assert mine == []
+        assert os.sched_getaffinity(0) == before
+
+    assert f"not bound to cores: {len(before) + 1} were asked for" in capsys.readouterr().err
+
+
+# hardware threads
+
+
+@pytest.fixture
+def threaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host of 16 cores with two hardware threads each, numbered as Linux does: 0 and 16 are one core."""
+    half = LOGICAL // 2
+    for thread in range(LOGICAL):
+        folder = tmp_path / f"cpu{thread}" / "topology"
         folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(f"{core % 4},{core % 4 + 4}\n")
+        (folder / "thread_siblings_list").write_text(f"{thread % half},{thread % half + half}\n")
     monkeypatch.setattr(cores, "TOPOLOGY", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    bound = [set(range(LOGICAL))]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(LOGICAL)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, threads: bound.append(set(threads)))
 
-    assert cores.available() == [0, 4, 1, 5, 2, 6, 3, 7]
+
+def test_hardware_threads_of_a_core_stand_side_by_side(threaded: None) -> None:
+    assert cores.available()[:6] == [0, 16, 1, 17, 2, 18]
+
+
+def test_no_two_claims_share_a_physical_core(threaded: None) -> None:
+    """What compiles came first, then two measurements of four logical cores each, then a claim that fills no core."""
+    with contextlib.ExitStack() as held:
+        claims = [held.enter_context(cores.own(count)) for count in (1, 4, 4, 3, 1)]
+
+    assert claims == [[0, 16], [1, 2, 17, 18], [3, 4, 19, 20], [5, 21], [6, 22]]
+    physical = [{thread % 16 for thread in claim} for claim in claims]
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations(physical, 2))
+
+
+@pytest.mark.parametrize("share", [1, 2, 3, 8, 15, 16])
+def test_equal_shares_of_all_cores_fit_side_by_side(threaded: None, share: int) -> None:
+    """K GPUs measure in parallel wherever --cores is no more than there are, and each has a core at least."""
+    slots = min(LOGICAL // share, LOGICAL // 2)
+
+    with contextlib.ExitStack() as held:
+        claims = [held.enter_context(cores.own(share)) for _ in range(slots)]
+
+    assert all(len(claim) == max(2, share // 2 * 2) for claim in claims)

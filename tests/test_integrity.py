@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -115,12 +115,47 @@ def test_a_renamed_run_is_found(run: Path) -> None:
     assert [sentence for _, sentence in problems(renamed)] == [f"should be called {Study().run} after its newest race"]
 
 
-def test_a_clock_that_was_ahead_is_found(tmp_path: Path) -> None:
-    folder = Study(measured_at="2031-01-02T03:04:05Z", run="20310102T030405-abcdef0").write_archived(tmp_path)
+@pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=1800)])
+def test_a_clock_that_was_ahead_is_found(tmp_path: Path, ahead: timedelta) -> None:
+    at = NOW + ahead
+    study = Study(measured_at=f"{at:%Y-%m-%dT%H:%M:%SZ}", run=f"{at:%Y%m%dT%H%M%S}-abcdef0")
+    study.write_archived(tmp_path)
 
-    ((_, sentence),) = integrity.check(folder.parents[1], NOW)
+    ((_, sentence),) = integrity.check(tmp_path, NOW)
 
-    assert sentence == "was measured at 2031-01-02T03:04:05Z, which is to come: the clock of its host was wrong"
+    assert sentence == (
+        f"was measured at {at:%Y-%m-%dT%H:%M:%SZ}, which is to come: the clock of its host, or of this one, is wrong"
+    )
+
+
+def test_clocks_a_little_apart_are_no_problem(tmp_path: Path) -> None:
+    at = NOW + timedelta(minutes=9)
+    Study(measured_at=f"{at:%Y-%m-%dT%H:%M:%SZ}", run=f"{at:%Y%m%dT%H%M%S}-abcdef0").write_archived(tmp_path)
+
+    assert list(integrity.check(tmp_path, NOW)) == []
+
+
+def test_two_hosts_that_measured_in_the_same_second_do_not_meet(tmp_path: Path) -> None:
+    """The same sources, model and second: the run's name is the same, the device's holds the chip's UUID."""
+    first = Study(seed=1).write_archived(tmp_path / "a")
+    second = Study(device="invented-gpu-b00002", seed=2).write_archived(tmp_path / "b")
+    assert first.name == second.name
+
+    for side in ("a", "b"):
+        shutil.copytree(tmp_path / side, tmp_path / "both", dirs_exist_ok=True)
+
+    assert len(archive.folders(tmp_path / "both")) == 2
+    assert list(integrity.check(tmp_path / "both", NOW)) == []
+
+
+def test_two_runs_copied_into_one_folder_are_found(run: Path, tmp_path: Path) -> None:
+    """Two hosts with the same device and run, and a copy that did not keep what was there."""
+    Study(seed=9).write_local(tmp_path / "other")
+    local = archive.read_local(tmp_path / "other" / Study().device, tmp_path / "other" / "build")
+    theirs = publish.publish(local, tmp_path / "theirs")
+    shutil.copy(theirs / "showdown.parquet", run)
+
+    assert any("showdown.parquet" in name and "its checksum differs" in sentence for name, sentence in problems(run))
 
 
 def test_the_same_numbers_under_two_devices_are_found(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from normbench import archive, publish, schema
+from normbench import archive, audit, publish, schema
 from normbench.publish import PublishError
 from study_fixture import Study
 
@@ -50,6 +50,47 @@ def test_a_published_run_is_never_written_again(tmp_path: Path) -> None:
         publish.publish(run, tmp_path / "data")
 
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_of_two_hosts_that_publish_one_run_at_once_one_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other host comes between the look for the folder and the rename; its run stays as it is."""
+    run, data = local(tmp_path), tmp_path / "data"
+    small = publish._small
+
+    def meanwhile(folder: Path) -> None:
+        monkeypatch.setattr(publish, "_small", small)
+        small(folder)
+        publish.publish(run, data)
+
+    monkeypatch.setattr(publish, "_small", meanwhile)
+    with pytest.raises(PublishError, match="exists; a published run is never written again"):
+        publish.publish(run, data)
+
+    assert [path.name for path in (data / run.device).iterdir()] == [run.run]
+    assert list(audit.check(data)) == []
+
+
+def test_a_study_that_a_clock_put_before_an_earlier_one_is_told_so(tmp_path: Path, normbench: Normbench) -> None:
+    """The host's clock was an hour ahead for the first study and then set right."""
+    data = tmp_path / "data"
+    publish.publish(local(tmp_path, Study(measured_at="2020-01-02T04:04:05Z")), data)
+    second = Study(measured_at="2020-01-02T03:30:00Z", seed=2)
+    folder = second.write_local(tmp_path / "results")
+
+    done = normbench("publish", "--results", tmp_path / "results", "--archive", data)
+
+    assert done.returncode == 0, done.stderr
+    assert f"{folder.name} has a later run, 20200102T040405-" in done.stderr
+    assert "the clock of a host was wrong" in done.stderr
+    assert len(archive.folders(data)) == 2, "nothing is lost"
+
+
+def test_the_latest_study_is_published_without_a_note(tmp_path: Path, normbench: Normbench) -> None:
+    Study().write_local(tmp_path / "results")
+
+    done = normbench("publish", "--results", tmp_path / "results", "--archive", tmp_path / "data")
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_faked_gpu_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +108,26 @@ def test_two_gpus_share_the_cores_only_when_asked(fresh: Checkout, tmp_path: Pat
     assert {line.strip() for line in two.splitlines() if "threads:" in line} == {"threads: 4"}
 
 
+@pytest.mark.parametrize(
+    ("visible", "measured"),
+    [("1,0", {OTHER, TARGET}), ("1", {OTHER}), ("GPU-00000000-0000-4000-8000-00000000000b", {OTHER})],
+)
+def test_only_visible_gpus_are_measured_however_they_are_named(
+    fresh: Checkout, tmp_path: Path, visible: str, measured: set[str]
+) -> None:
+    """A container or a scheduler sets CUDA_VISIBLE_DEVICES, often to indices."""
+    checkout = fresh.copy(tmp_path / "visible")
+    both = [json.loads(checkout.path(f"fake_{name}.json").read_text()) for name in "ab"]
+    checkout.path("fake_both.json").write_text(json.dumps(both))
+
+    planned = checkout.run(
+        *("--dry-run", "measurements", "--resources", "gpu=2"),
+        **{"gpu": "both", "cores": 8, "CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+    )
+
+    assert set(re.findall(r"target=([\w-]+)", planned)) == measured
+
+
 def test_the_command_line_overrides_lists_and_takes_plain_words(fresh: Checkout) -> None:
     planned = fresh.planned("measurements", "--config", "ops=rmsnorm", "hidden=[4096]", "dtypes=bf16", gpu="a")
 
@@ -166,53 +185,153 @@ def test_the_rules_are_formatted() -> None:
 # several GPUs of one host
 
 
+MEASURING = ("ceilings", "measure", "showdown")
+
+
 @dataclass(frozen=True)
-class Span:
-    """When the job of an output ran, seconds since the epoch, and the cores its log says it kept to."""
+class Sight:
+    """A verb seen at work: which, for which target (empty for none), and the cores it may use."""
 
+    verb: str
     target: str
-    began: float
-    ended: float
-    cores: frozenset[str]
-
-    def overlaps(self, other: Span) -> bool:
-        """By more than the records' own resolution."""
-        return min(self.ended, other.ended) - max(self.began, other.began) > 0.5
+    cores: frozenset[int]
 
 
-def spans(checkout: Checkout) -> list[Span]:
-    """Of every measuring job, from Snakemake's own records and the jobs' logs."""
-    found = []
-    for path in checkout.path(".snakemake", "metadata").iterdir():
-        record = json.loads(path.read_text())
-        log = checkout.path((record["log"] or ["-"])[0])
-        if record["rule"] in ("ceilings", "measure", "showdown"):
-            target = TWIN if TWIN in str(log) else TARGET
-            bound = re.search(r"keeps to cores ([\d,]+)", log.read_text())
-            cores = frozenset(bound[1].split(",")) if bound else frozenset()
-            found.append(Span(target, record["starttime"], record["endtime"], cores))
-    return found
+def sights(folder: Path) -> Iterator[Sight]:
+    """Every verb of a checkout that is at work and keeps to cores of its own by now."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            command = process.cmdline()
+            if command[1:3] != ["-m", "normbench"] or process.cwd() != str(folder):
+                continue
+            cores = frozenset(process.cpu_affinity())
+            if len(cores) < len(os.sched_getaffinity(0)):
+                target = command[command.index("--target") + 1] if "--target" in command else ""
+                yield Sight(command[3], target, cores)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A study and what ran side by side while it was made: one set of sights each time somebody looked."""
+
+    checkout: Checkout
+    looks: list[frozenset[Sight]]
+
+    @property
+    def pairs(self) -> set[tuple[Sight, Sight]]:
+        """All that were at work at the same time."""
+        return {pair for look in self.looks for pair in itertools.combinations(look, 2)}
 
 
 @pytest.fixture(scope="session")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """The tiny study of two faked chips of one model, measured side by side; not to be changed."""
     checkout = Checkout.make(tmp_path_factory.mktemp("twins") / "study")
-    checkout.run("report", "--resources", "gpu=2", gpu="twins")
-    return checkout
+    arguments = ("--cores", "2", "report", "--resources", "gpu=2", "--configfile", "tiny.yaml")
+    log = checkout.path("twins.log")
+    running = subprocess.Popen(
+        checkout.command(*arguments),
+        cwd=checkout.folder,
+        env=checkout.environment("twins") | {"CUDA_VISIBLE_DEVICES": "0,1"},
+        stdout=log.open("w"),
+        stderr=subprocess.STDOUT,
+    )
+    looks = []
+    while running.poll() is None:
+        looks.append(frozenset(sights(checkout.folder)))
+        time.sleep(0.05)
+    assert running.returncode == 0, log.read_text()
+    return Watched(checkout, looks)
+
+
+@pytest.fixture
+def twins(watched: Watched) -> Checkout:
+    return watched.checkout
 
 
 @pytest.mark.slow
-def test_two_gpus_are_measured_side_by_side_on_cores_of_their_own(twins: Checkout) -> None:
+def test_two_gpus_are_measured_side_by_side_on_cores_of_their_own(watched: Watched) -> None:
     """Snakemake measures two at a time: never two jobs on one chip, never two on one core."""
-    found = spans(twins)
-    pairs = [(one, other) for one, other in itertools.combinations(found, 2) if one.overlaps(other)]
+    pairs = [pair for pair in watched.pairs if all(one.verb in MEASURING for one in pair)]
 
-    assert len(found) == 2 * (1 + 2 + 2)
-    assert pairs, "nothing ran side by side"
+    assert {one.target for pair in pairs for one in pair} == {TARGET, TWIN}, "nothing ran side by side"
     assert all(one.target != other.target for one, other in pairs)
-    assert all(len(one.cores) == 1 for one in found)
+    assert all(len(one.cores) == len(other.cores) == 1 for one, other in pairs)
     assert all(one.cores.isdisjoint(other.cores) for one, other in pairs)
+
+
+@pytest.mark.slow
+def test_nothing_that_works_hard_runs_on_the_cores_of_a_measurement(watched: Watched) -> None:
+    """What compiles, warms up or draws keeps to a core, too, and to another one."""
+    seen = {sight.verb for look in watched.looks for sight in look}
+    pairs = [pair for pair in watched.pairs if any(one.verb in MEASURING for one in pair)]
+
+    assert seen >= {"compile", "warm", "measure", "showdown", "collect", "page"}
+    assert any(one.verb not in MEASURING for pair in pairs for one in pair), "nothing else ran beside a measurement"
+    assert all(one.cores.isdisjoint(other.cores) for one, other in pairs)
+
+
+@pytest.mark.slow
+def test_a_gpu_that_disappears_keeps_the_other_from_nothing_and_loses_nothing(fresh: Checkout, tmp_path: Path) -> None:
+    """It falls off the bus after three cases; the sentence says so; when it is back, the same command completes."""
+    checkout = fresh.copy(tmp_path / "gone")
+    machine, journal = (
+        checkout.path("fake_twins.json"),
+        checkout.path("results", TWIN, "journal", "measure-naive.jsonl"),
+    )
+    twins = json.loads(machine.read_text())
+    arguments = ("measurements", "--keep-going", "--resources", "gpu=2", "--config", "ops=rmsnorm")
+    running = subprocess.Popen(
+        checkout.command("--cores", "2", *arguments, "--configfile", "tiny.yaml"),
+        cwd=checkout.folder,
+        env=checkout.environment("twins"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _wait_for_lines(journal, 3, running)
+    machine.write_text(json.dumps(twins[:1]))
+
+    assert running.wait(300) == 1
+    logs = "".join(path.read_text() for path in checkout.path("results", "logs").rglob(f"{TWIN}*/*.log"))
+    assert f"{TWIN} is not a GPU of this host, which has {TARGET}" in logs
+    assert "Traceback" not in logs
+    assert checkout.path("results", TARGET, "study.json").exists()
+    assert not checkout.path("results", TWIN, "study.json").exists()
+    known = _entries(journal)
+
+    machine.write_text(json.dumps(twins))
+    checkout.run(*arguments, gpu="twins")
+
+    assert checkout.path("results", TWIN, "study.json").exists()
+    everything = _entries(journal)
+    assert everything[: len(known)] == known
+    assert len(everything) == len(set(everything)), "a finished case was launched again"
+
+
+@pytest.mark.parametrize(
+    ("arch", "sentence"),
+    [("sm_999", None), ("sm_52", "compiles for sm_75 and newer, not for sm_52; an older NVRTC does")],
+)
+def test_a_kind_of_gpu_that_the_compiler_does_not_know(
+    fresh: Checkout, tmp_path: Path, arch: str, sentence: str | None
+) -> None:
+    """What a newer one runs is left to its driver; for an older one there is a sentence, and no page is lost."""
+    checkout = fresh.copy(tmp_path / "unknown")
+    facts = json.loads(checkout.path("fake_a.json").read_text())
+    checkout.path("fake_a.json").write_text(json.dumps(facts | {"arch": arch}))
+    build = checkout.path("results", "build", arch, "naive.json")
+
+    done = checkout.snakemake(str(build.relative_to(checkout.folder)), gpu="a")
+
+    if sentence is None:
+        assert done.returncode == 0, done.stderr
+        assert json.loads(build.read_text())["jit"] is True
+    else:
+        assert done.returncode == 1
+        assert sentence in done.stdout + done.stderr
+        assert not build.exists()
 
 
 def test_two_chips_of_a_model_have_a_page_each_and_are_compared(twins: Checkout) -> None:
@@ -431,7 +550,7 @@ def test_a_measurement_takes_all_cores_and_runs_alone(studied: Checkout) -> None
 def test_two_checkouts_never_measure_one_gpu_at_once(study: Checkout) -> None:
     """P9: the second waits for the lock of the GPU, and says so."""
     uuid = json.loads(study.path("fake_a.json").read_text())["uuid"]
-    lock = FileLock(Path(tempfile.gettempdir(), f"normbench-{short_hash(uuid, 12)}.lock"))
+    lock = FileLock(study.path("tmp", f"normbench-{short_hash(uuid, 12)}.lock"))
     table = study.path("results", TARGET, "showdown", "rmsnorm.parquet")
     table.unlink()
     log = study.path("results", "logs", "showdown", TARGET, "rmsnorm.log")

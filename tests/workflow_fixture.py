@@ -52,6 +52,7 @@ class Checkout:
             elif source.exists():
                 shutil.copy2(source, folder / part)
         (folder / "tiny.yaml").write_text(TINY)
+        (folder / "tmp").mkdir()
         (folder / "fake_a.json").write_text((ROOT / "tests" / "fake_gpu.json").read_text())
         other = json.loads((folder / "fake_a.json").read_text())
         other |= {"uuid": "GPU-00000000-0000-4000-8000-00000000000b", "gpu_name": "Faked GPU B", "driver": "fake-2"}
@@ -73,22 +74,26 @@ class Checkout:
         return [sys.executable, "-m", "snakemake", "--show-failed-logs", *arguments]
 
     def environment(self, gpu: str | None) -> dict[str, str]:
-        """``gpu``: ``a`` or ``b``, a file of several, REAL for what this process sees, or None for none."""
+        """``gpu``: ``a`` or ``b``, a file of several, REAL for what this process sees, or None for none. Locks of cores
+        and GPUs lie in the temporary folder; one of its own keeps a checkout from waiting for those that other tests
+        measure in."""
         library = os.pathsep.join((str(self.path("workflow", "lib")), os.environ["PYTHONPATH"]))
         if gpu == REAL:
             return os.environ | {"PYTHONPATH": library}
         hidden = ("NORMBENCH_FAKE_GPU", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
         clean = {name: value for name, value in os.environ.items() if name not in hidden}
+        clean |= {"TMPDIR": str(self.path("tmp"))}
         if gpu is None:
             return clean | {"CUDA_VISIBLE_DEVICES": ""}
         return clean | {"NORMBENCH_FAKE_GPU": f"fake_{gpu}.json"}
 
-    def snakemake(self, *arguments: str, gpu: str | None = None, cores: int = 2) -> subprocess.CompletedProcess[str]:
+    def snakemake(
+        self, *arguments: str, gpu: str | None = None, cores: int = 2, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run Snakemake to its end with the tiny study; ``arguments`` as on the command line."""
         command = self.command("--cores", str(cores), *arguments, "--configfile", "tiny.yaml")
-        return subprocess.run(
-            command, cwd=self.folder, env=self.environment(gpu), capture_output=True, text=True, check=False
-        )
+        variables = self.environment(gpu) | environment
+        return subprocess.run(command, cwd=self.folder, env=variables, capture_output=True, text=True, check=False)
 
     def with_plugins(self, *arguments: str, gpu: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run Snakemake with ``arguments`` and nothing else, with what this process can import, such as plugins."""
@@ -97,9 +102,9 @@ class Checkout:
             self.command(*arguments), cwd=self.folder, env=environment, capture_output=True, text=True, check=False
         )
 
-    def run(self, *arguments: str, gpu: str | None = None, cores: int = 2) -> str:
+    def run(self, *arguments: str, gpu: str | None = None, cores: int = 2, **environment: str) -> str:
         """The same, expected to succeed; what it printed."""
-        done = self.snakemake(*arguments, gpu=gpu, cores=cores)
+        done = self.snakemake(*arguments, gpu=gpu, cores=cores, **environment)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -9,7 +9,7 @@ OUTPUTS: results/sweep.json, results/build/<arch>/<kernel>.{cubin,json,parquet}
 rule sweep:
     """The points of the study, in one order however the config is written."""
     input:
-        code=local(known.modules(["points.py", "sweep.py"])),
+        code=checkout(known.modules(["points.py", "sweep.py"])),
     output:
         sweep="results/sweep.json",
     log:
@@ -27,7 +27,7 @@ rule compile:
     input:
         kernel=kernel_file,
         headers=kernel_headers,
-        code=local(known.modules(known.COMPILING)),
+        code=checkout(known.modules(known.COMPILING)),
     output:
         cubin="results/build/{arch}/{kernel}.cubin",
         lowered="results/build/{arch}/{kernel}.json",

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import sourcecache_entry
 from snakemake_interface_executor_plugins.settings import DeploymentMethod
 
 # this checkout's package and no other, even where another one is installed
@@ -82,13 +83,25 @@ def machine_arguments(wildcards):
     return shlex.join(["--target", wildcards.target, *fleet])
 
 
-# Sources and the archive belong to the checkout: they are local, wherever results are stored.
+def checkout(paths):
+    """Sources and the archive, which every host has in its checkout, wherever results are stored.
+
+    Where results go to a storage they are flagged as what `workflow.source_path` gives: a job with an input flagged
+    `local` would stay on the submitting host, and measure there.
+    """
+    if workflow.storage_settings.default_storage_provider is None:
+        return paths
+    if isinstance(paths, str):
+        return sourcecache_entry(paths, paths)
+    return [sourcecache_entry(path, path) for path in paths]
+
+
 def kernel_file(wildcards):
-    return local(str(PLAN.kernels[wildcards.kernel].path))
+    return checkout(str(PLAN.kernels[wildcards.kernel].path))
 
 
 def kernel_headers(wildcards):
-    return local(PLAN.headers(wildcards.kernel))
+    return checkout(PLAN.headers(wildcards.kernel))
 
 
 def kernel_build(wildcards):
@@ -96,7 +109,7 @@ def kernel_build(wildcards):
 
 
 def race_kernels(wildcards):
-    return local(PLAN.paths(PLAN.racers(wildcards.op)))
+    return checkout(PLAN.paths(PLAN.racers(wildcards.op)))
 
 
 def race_builds(wildcards):
@@ -112,7 +125,7 @@ def race_cases(wildcards):
 
 
 def contender_file(wildcards):
-    return local(PLAN.paths([wildcards.contender]))
+    return checkout(PLAN.paths([wildcards.contender]))
 
 
 def contender_build(wildcards):

@@ -20,8 +20,8 @@ rule audit_op:
         cases=race_cases,
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
-        code=local(known.measuring()),
-        methods=local(known.auditing()),
+        code=checkout(known.measuring()),
+        methods=checkout(known.auditing()),
     output:
         audit="results/{target}/audit/{op}.parquet",
     log:
@@ -53,7 +53,7 @@ rule sanitize_kernel:
         headers=kernel_headers,
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
-        code=local(known.sanitizing()),
+        code=checkout(known.sanitizing()),
     output:
         sanitize="results/{target}/sanitize/{kernel}.parquet",
     log:
@@ -84,7 +84,7 @@ rule profile_kernel:
         cases="results/{target}/cases/{kernel}.parquet",
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
-        code=local(known.profiling()),
+        code=checkout(known.profiling()),
     output:
         profile="results/{target}/profile/{kernel}.parquet",
     log:

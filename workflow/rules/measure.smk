@@ -17,7 +17,7 @@ localrules:
 rule machine:
     """Lasting facts of the GPU and of the software, as far as NVML and the driver tell them."""
     input:
-        code=local(known.modules(["device.py", "machine.py", "nvml.py"])),
+        code=checkout(known.modules(["device.py", "machine.py", "nvml.py"])),
     output:
         machine="results/{target}/machine.json",
     log:
@@ -43,7 +43,7 @@ rule ceilings:
     input:
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
-        code=local(known.measuring()),
+        code=checkout(known.measuring()),
     output:
         ceilings="results/{target}/ceilings.parquet",
     log:
@@ -70,8 +70,8 @@ rule warm:
     input:
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
-        kernels=local(PLAN.paths(PLAN.triton)),
-        baselines=local(PLAN.paths(PLAN.baselines)),
+        kernels=checkout(PLAN.paths(PLAN.triton)),
+        baselines=checkout(PLAN.paths(PLAN.baselines)),
     output:
         warm="results/{target}/warm.json",
     log:
@@ -104,7 +104,7 @@ rule measure:
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
         ceilings="results/{target}/ceilings.parquet",
-        code=local(known.measuring()),
+        code=checkout(known.measuring()),
     output:
         cases="results/{target}/cases/{kernel}.parquet",
     log:
@@ -132,13 +132,13 @@ rule showdown:
         kernels=race_kernels,
         builds=race_builds,
         cases=race_cases,
-        baselines=local(PLAN.paths(PLAN.baselines)),
-        guests=local(PLAN.guest_files),
+        baselines=checkout(PLAN.paths(PLAN.baselines)),
+        guests=checkout(PLAN.guest_files),
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
         ceilings="results/{target}/ceilings.parquet",
         warm="results/{target}/warm.json",
-        code=local(known.measuring()),
+        code=checkout(known.measuring()),
     output:
         showdown="results/{target}/showdown/{op}.parquet",
     log:
@@ -169,8 +169,8 @@ rule verify_contender:
         build=contender_build,
         machine="results/{target}/machine.json",
         sweep="results/sweep.json",
-        code=local(known.measuring()),
-        inputs=local(known.verifying()),
+        code=checkout(known.measuring()),
+        inputs=checkout(known.verifying()),
     output:
         checks="results/{target}/checks/{contender}.parquet",
     log:

@@ -13,8 +13,8 @@ rule collect:
         studies=expand("results/{target}/study.json", target=PLAN.targets),
         resources=PLAN.resources,
         asked=PLAN.asked,
-        finished=local(PLAN.finished_files),
-        code=local(known.imported("collect")),
+        finished=checkout(PLAN.finished_files),
+        code=checkout(known.imported("collect")),
     output:
         cases="results/tables/cases.parquet",
         showdown="results/tables/showdown.parquet",
@@ -42,9 +42,9 @@ rule page:
     """The report of one device, a single file that opens offline."""
     input:
         tables=rules.collect.output,
-        kernels=local(PLAN.paths(PLAN.kernels)),
-        code=local(known.imported("page")),
-        drawing=local(known.modules(["charts/*.py", "templates/*"])),
+        kernels=checkout(PLAN.paths(PLAN.kernels)),
+        code=checkout(known.imported("page")),
+        drawing=checkout(known.modules(["charts/*.py", "templates/*"])),
     output:
         page=report(
             "reports/{device}.html",
@@ -70,8 +70,8 @@ rule index:
     """All devices on one page, grouped by model."""
     input:
         tables=rules.collect.output,
-        code=local(known.imported("index")),
-        drawing=local(known.modules(["templates/*"])),
+        code=checkout(known.imported("index")),
+        drawing=checkout(known.modules(["templates/*"])),
     output:
         index=report(
             "reports/index.html",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -64,8 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             subparser.set_defaults(main=module.main)
     args = parser.parse_args(arguments)
     try:
-        with _cores(args.own_cores):
-            code: int = args.main(args)
+        if args.own_cores:
+            from normbench import cores
+
+            cores.keep(args.own_cores)
+        code: int = args.main(args)
         return code
     except BrokenPipeError:
         return 1
@@ -78,12 +80,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"normbench {verb}: interrupted; what was finished is kept", file=sys.stderr)
         return 130
-
-
-def _cores(count: int) -> contextlib.AbstractContextManager[object]:
-    """A claim on ``count`` cores; 0 claims none."""
-    if count < 1:
-        return contextlib.nullcontext()
-    from normbench import cores
-
-    return cores.own(count)

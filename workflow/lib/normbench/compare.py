@@ -307,6 +307,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--archive", type=Path, default=Path("reports/data"), metavar="FOLDER")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every row as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write the comparison as a page")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write it as a comment on a pull request")
     parser.add_argument("--title", default="normbench", help="title of the page")
     parser.add_argument("--all", action="store_true", help="list the rows that are SAME, too")
 
@@ -321,5 +322,9 @@ def main(args: argparse.Namespace) -> int:
         from normbench import versus
 
         versus.write(left, right, found, args.html, args.title)
+    if args.markdown:
+        from normbench import comment
+
+        comment.write(left, right, found, args.markdown)
     show(found, args.all)
     return int(found.regressed)

@@ -113,7 +113,7 @@ def discover(visible: str | None = None) -> Discovery:
     if os.environ.get(FAKE):
         entries = _fakes(Path(os.environ[FAKE]))
         gpus, notes = choose([_fake(index, entry) for index, entry in enumerate(entries)], visible)
-        return Discovery(gpus, notes, entries[0].get("driver"))
+        return Discovery(gpus, notes, entries[0].get("driver") if entries else None)
     try:
         library = nvml.start()
     except nvml.NvmlMissing as error:

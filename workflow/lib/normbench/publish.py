@@ -7,6 +7,7 @@ import contextlib
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -125,6 +126,18 @@ def _rename(temporary: Path, folder: Path) -> None:
         raise PublishError(f"{folder} exists; a published run is never written again") from error
 
 
+def overtaken(folder: Path) -> str | None:
+    """A sentence where an archived run of the same device is later than the one in ``folder``, which a clock may have
+    put there; None where this is the latest."""
+    latest = max(path.name for path in archive.folders(folder.parents[1]) if path.parent == folder.parent)
+    if latest <= folder.name:
+        return None
+    return (
+        f"note: {folder.parent.name} has a later run, {latest}, from which pages take what both measured; if "
+        f"{folder.name} was measured after it, the clock of a host was wrong, and this study is to be measured again"
+    )
+
+
 def finished(results: Path, target: str | None) -> Path:
     """Folder of the study to publish: that of ``target``, or the only one there is.
 
@@ -160,5 +173,7 @@ def main(args: argparse.Namespace) -> int:
     folder = publish(run, args.archive, args.allow_fake, checkout_commit(run, Path.cwd()))
     for path in sorted(folder.iterdir()):
         print(f"{path} {path.stat().st_size / 1024:.0f} KiB")
+    if later := overtaken(folder):
+        print(f"normbench publish: {later}", file=sys.stderr)
     print(f"published {run.id}; `git add {folder}` puts it into the repository")
     return 0

@@ -1,0 +1,138 @@
+"""A study whose results are on no file system that its hosts share: they go to a bucket, and come back from there.
+
+The bucket is moto's, a server of S3 on this machine. What is submitted runs here, too, but sees a GPU that the
+submitting process does not, so nothing can be measured that was not submitted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from workflow_fixture import TARGET, Checkout
+
+pytestmark = [pytest.mark.slow, pytest.mark.plugins]
+FLEET = {"faked": {"arch": 90, "gpu": "Faked GPU A", "cpus": 1, "mem_mb": 1500, "runtime": 10}}
+# stands in for qsub: a scheduler with one host, which has a GPU
+SUBMIT = """\
+#!/bin/sh
+for script; do :; done
+export NORMBENCH_FAKE_GPU=fake_a.json
+unset CUDA_VISIBLE_DEVICES
+sh "$script" >> submitted.log 2>&1 &
+echo $!
+"""
+# the options of workflow/profiles/README.md
+STORED = (
+    *("--default-storage-provider", "s3", "--default-storage-prefix", "s3://normbench"),
+    *("--shared-fs-usage", "persistence", "sources", "source-cache", "software-deployment"),
+    "--keep-storage-local-copies",
+)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket on this machine, and the environment that leads there."""
+
+    url: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        names = {"ENDPOINT_URL": self.url, "ACCESS_KEY": "nobody", "SECRET_KEY": "nothing"}
+        return {f"SNAKEMAKE_STORAGE_S3_{name}": value for name, value in names.items()}
+
+    @property
+    def _bucket(self) -> Any:
+        import boto3
+
+        keys = {"aws_access_key_id": "nobody", "aws_secret_access_key": "nothing", "region_name": "us-east-1"}
+        return boto3.resource("s3", endpoint_url=self.url, **keys).Bucket("normbench")
+
+    @property
+    def names(self) -> set[str]:
+        return {entry.key for entry in self._bucket.objects.all()}
+
+    def fetch(self, folder: Path) -> None:
+        """What ``aws s3 sync s3://normbench/results results`` does."""
+        for name in self.names:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._bucket.download_file(name, str(path))
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield Bucket(f"http://{host}:{port}")
+    server.stop()
+
+
+def submit(checkout: Checkout, bucket: Bucket, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = checkout.command(
+        *("--profile", "workflow/profiles/cluster-generic", "--cluster-generic-submit-cmd", "./submit.sh"),
+        *("--latency-wait", "5", "--seconds-between-status-checks", "1", "measurements", *STORED, *arguments),
+        *("--config", "fleet=fleet.yaml", "ops=rmsnorm", "--configfile", "tiny.yaml"),
+    )
+    variables = checkout.environment(None) | bucket.environment | {"PYTHONPATH": os.environ["PYTHONPATH"]}
+    return subprocess.run(command, cwd=checkout.folder, env=variables, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory, bucket: Bucket) -> tuple[Checkout, str]:
+    """A checkout whose study is in the bucket, and what Snakemake printed."""
+    checkout = Checkout.make(tmp_path_factory.mktemp("stored") / "study")
+    checkout.path("fleet.yaml").write_text(yaml.safe_dump(FLEET))
+    script = checkout.path("submit.sh")
+    script.write_text(SUBMIT)
+    script.chmod(0o755)
+    done = submit(checkout, bucket)
+    assert done.returncode == 0, done.stdout + done.stderr + checkout.path("submitted.log").read_text()
+    return checkout, done.stdout + done.stderr
+
+
+def test_a_target_is_one_job_and_its_results_are_in_the_bucket(stored: tuple[Checkout, str], bucket: Bucket) -> None:
+    checkout, printed = stored
+
+    assert len(re.findall(r"Submitted (?:group )?job", printed)) == 2, "a compiler and the target"
+    assert bucket.names >= {
+        "results/sweep.json",
+        "results/build/sm_90/naive.cubin",
+        "results/faked/machine.json",
+        "results/faked/cases/naive.parquet",
+        "results/faked/showdown/rmsnorm.parquet",
+        "results/faked/study.json",
+    }
+    assert not checkout.path("results", "faked", "study.json").exists()
+    assert not checkout.path("results", "faked", "showdown").exists()
+
+
+def test_a_second_invocation_finds_everything_in_the_bucket(stored: tuple[Checkout, str], bucket: Bucket) -> None:
+    done = submit(stored[0], bucket, "--dry-run")
+
+    assert "Nothing to be done" in done.stdout + done.stderr
+
+
+def test_results_come_back_and_are_reported(stored: tuple[Checkout, str], bucket: Bucket, tmp_path: Path) -> None:
+    here = stored[0].copy(tmp_path / "here")
+    bucket.fetch(here.folder)
+
+    here.run("report", "--config", "ops=rmsnorm")
+
+    assert json.loads(here.path("results", "faked", "machine.json").read_text())["device"] == TARGET
+    race = pl.read_parquet(here.path("results", "tables", "showdown.parquet"))
+    assert race.filter(pl.col("status") == "ok")["point"].n_unique() == 2
+    assert here.path("reports", "faked.html").exists()
