@@ -58,6 +58,7 @@ struct Block {
     uint3 grid{};
     std::vector<Thread> threads;
     std::vector<Warp> warps;
+    std::vector<uint4> memory;  // what the launch asked for, and a guard
     ucontext_t scheduler;
     const std::function<void()>* body = nullptr;
     unsigned current = 0;
@@ -158,12 +159,21 @@ inline void run_block(const std::function<void()>& body) {
     }
 }
 
-// Runs body once for every thread of every block.
-inline void launch(unsigned grid, unsigned size, const std::function<void()>& body) {
+constexpr unsigned kPoison = 0x7fedu << 16 | 0x7fedu;  // NaN in fp32, fp16 and bf16
+constexpr std::size_t kGuard = 64;
+
+// Runs body once for every thread of every block; each block finds its memory poisoned.
+inline void launch(unsigned grid, unsigned size, unsigned memory_bytes, const std::function<void()>& body) {
     Block state(size);
     state.grid = {grid, 1, 1};
     block = &state;
-    for (state.index = {0, 0, 0}; state.index.x < grid; ++state.index.x) run_block(body);
+    for (state.index = {0, 0, 0}; state.index.x < grid; ++state.index.x) {
+        state.memory.assign(memory_bytes / sizeof(uint4) + kGuard, make_uint4(kPoison, kPoison, kPoison, kPoison));
+        run_block(body);
+        for (std::size_t i = memory_bytes / sizeof(uint4); i < state.memory.size(); ++i) {
+            if (state.memory[i].x != kPoison || state.memory[i].w != kPoison) throw std::runtime_error("shared memory overrun");
+        }
+    }
     block = nullptr;
 }
 
@@ -188,6 +198,13 @@ To bit_copy(From from) {
     To to;
     std::memcpy(&to, &from, sizeof to);
     return to;
+}
+template <typename V>
+V __ldg(const V* from) {
+    return *from;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>(((static_cast<std::uint64_t>(high) << 32) | low) >> (shift & 31));
 }
 inline float __uint_as_float(unsigned bits) { return bit_copy<float>(bits); }
 inline unsigned __float_as_uint(float value) { return bit_copy<unsigned>(value); }

@@ -125,7 +125,8 @@ class CudaKernel(Ours):
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu)
-        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
+        resident = self.static(tensors.point, variant).get("blocks_per_sm", 1)  # not known of code the driver compiles
+        names = self._names(tensors.point, gpu, tensors.alignment()) | variant | {"blocks_per_sm": resident}
         scratch = {
             name: gpu.torch.empty(int(kernelfile.evaluate(size, names)), dtype=gpu.torch.uint8, device=gpu.device)
             for name, size in self.kernel.scratch.items()
