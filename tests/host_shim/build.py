@@ -39,10 +39,10 @@ def _source(kernel: kernelfile.Kernel, symbols: list[str]) -> str:
 #include "{kernel.path.resolve()}"
 template <typename... P, typename... A>
 void call(void (*kernel)(P...), A... arguments) {{ kernel((P)arguments...); }}
-extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, {_SIGNATURE}) {{
+extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, unsigned cluster, {_SIGNATURE}) {{
     static std::string error;
     try {{
-        host::launch(grid, block, memory, [&] {{
+        host::launch({{grid, block, memory, cluster}}, [&] {{
             switch (which) {{
 {cases}
             }}
@@ -61,9 +61,9 @@ def _case(index: int, symbol: str, names: Mapping[str, str]) -> str:
 
 
 def launch(
-    library: ctypes.CDLL, which: int, shape: tuple[int, int, int], tensors: Mapping[str, Any], **scalars: Any
+    library: ctypes.CDLL, which: int, shape: tuple[int, int, int, int], tensors: Mapping[str, Any], **scalars: Any
 ) -> None:
-    """Run one variant. shape: blocks, threads a block, bytes of shared memory that the launch asks for.
+    """Run one variant. shape: blocks, threads a block, bytes of shared memory that the launch asks for, blocks a cluster.
 
     Raises:
         RuntimeError: a deadlock, a trap or a misuse of a warp intrinsic.
