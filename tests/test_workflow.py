@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -290,7 +292,7 @@ def test_a_gpu_that_disappears_keeps_the_other_from_nothing_and_loses_nothing(fr
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    _wait_for_lines(journal, 3, running)
+    wait_for_lines(journal, 3, running)
     machine.write_text(json.dumps(twins[:1]))
 
     assert running.wait(300) == 1
@@ -299,13 +301,13 @@ def test_a_gpu_that_disappears_keeps_the_other_from_nothing_and_loses_nothing(fr
     assert "Traceback" not in logs
     assert checkout.path("results", TARGET, "study.json").exists()
     assert not checkout.path("results", TWIN, "study.json").exists()
-    known = _entries(journal)
+    known = entries(journal)
 
     machine.write_text(json.dumps(twins))
     checkout.run(*arguments, gpu="twins")
 
     assert checkout.path("results", TWIN, "study.json").exists()
-    everything = _entries(journal)
+    everything = entries(journal)
     assert everything[: len(known)] == known
     assert len(everything) == len(set(everything)), "a finished case was launched again"
 
