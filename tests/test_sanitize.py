@@ -112,6 +112,14 @@ def test_every_value_of_every_axis_is_launched_for_every_op_and_dtype(kernel: ke
     assert len(launches) < 400
 
 
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.stem)
+def test_no_value_that_is_compiled_is_never_launched(kernel: kernelfile.Kernel) -> None:
+    """A shape is missing where a value of an axis suits none of them."""
+    launched = {item for one in oddities.launches(kernel, BLOCKS, 90, 132) for item in one.variant.items()}
+
+    assert launched == {item for names in kernel.compilations(BLOCKS, 90) for item in names["variant"].items()}
+
+
 def test_the_shapes_are_odd() -> None:
     found = list(oddities.odds("layernorm", "bf16"))
 
