@@ -455,7 +455,7 @@ def gpu() -> FakeGpu:
 def verified(contender: Planted, gpu: FakeGpu, index: int = 0) -> Verdict:
     work = point("fp32", 4, 64)
     sets = make_sets(work, gpu.device, 2, 1)
-    expected = [expect(work, tensors.inputs) for tensors in sets]
+    expected = [expect(work, tensors.judged_inputs()) for tensors in sets]
     return attempt(contender, {}, sets, expected, gpu).verify(index)  # type: ignore[arg-type]
 
 
@@ -499,6 +499,25 @@ def test_a_launch_that_works_only_the_first_time_is_no_work(gpu: FakeGpu, privat
         verified(Planted(work=False, private=private), gpu)
 
     assert failure.value.status == "no_work"
+
+
+def test_an_answer_kept_for_its_inputs_address_is_wrong(gpu: FakeGpu) -> None:
+    """The inputs of a buffer set do not change while it is timed, so the second check brings values of its own."""
+    work = point("fp32", 4, 64)
+    sets = make_sets(work, gpu.device, 2, 1)
+    expected = [expect(work, tensors.judged_inputs()) for tensors in sets]
+    answers = {id(tensors): right(tensors.inputs).clone() for tensors in sets}
+
+    def recall(tensors: Tensors) -> None:
+        tensors.outputs()["y"].copy_(answers[id(tensors)])
+
+    before = sets[1].fingerprint()
+    trial = attempt(Planted(recall), {}, sets, expected, gpu)  # type: ignore[arg-type]
+
+    assert trial.verify(0).ok
+    with pytest.raises(Failure, match="wrong"):
+        trial.verify(1)
+    assert sets[1].fingerprint() == before
 
 
 def test_a_failure_of_any_kind_is_a_status_and_a_reason(gpu: FakeGpu) -> None:

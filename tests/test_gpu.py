@@ -119,7 +119,7 @@ def test_a_check_that_lets_torch_fail_where_it_is_right(gpu: CudaGpu) -> None:
     eager = baseline(EAGER)
     point = Point("layernorm", "bf16", 4096, 4096)
     sets = make_sets(point, gpu.device, 2, 1)
-    expected = [check.expect(point, tensors.inputs, with_torch=True) for tensors in sets]
+    expected = [check.expect(point, tensors.judged_inputs(), with_torch=True) for tensors in sets]
     trial = attempt(eager, {}, sets, expected, gpu)
     for index in (0, 1):
         verdict = trial.verify(index)
@@ -185,7 +185,7 @@ def test_a_graph_that_leaves_out_a_buffer_set(gpu: CudaGpu, regime: str) -> None
     """As many launches as sets or more, and every set's output is written by a replay."""
     point = Point("rmsnorm", "bf16", 256, 4096, regime)
     sets = make_sets(point, gpu.device, buffer_sets(set_bytes(point), gpu.l2_bytes, regime), 1)
-    expected = [check.expect(point, tensors.inputs) for tensors in sets[:2]]
+    expected = [check.expect(point, tensors.judged_inputs()) for tensors in sets[:2]]
     copy = baseline(ROOT / "kernels" / "baselines" / "copy.py")
 
     replay = attempt(copy, {}, sets, expected, gpu).replay
@@ -270,7 +270,7 @@ def test_a_mutant_that_gets_a_time(gpu: CudaGpu, mutant: CudaKernel, fault: int,
     sets = make_sets(point, gpu.device, 2, 1)
     for tensors in sets:
         mutants.prepare(tensors.inputs["x"], fault)
-    expected = [check.expect(point, tensors.inputs) for tensors in sets]
+    expected = [check.expect(point, tensors.judged_inputs()) for tensors in sets]
 
     trial = attempt(mutant, {"block": mutants.BLOCK, "fault": fault}, sets, expected, gpu)
 
@@ -289,7 +289,7 @@ def test_a_launch_that_only_looks_like_work(gpu: CudaGpu, mutant: CudaKernel, ta
     """A measurement checks one buffer set before its samples and another one after them."""
     point = mutants.point("fp32")
     sets = make_sets(point, gpu.device, 2, 1)
-    expected = [check.expect(point, tensors.inputs) for tensors in sets]
+    expected = [check.expect(point, tensors.judged_inputs()) for tensors in sets]
     contender: Any = mutants.Wrapped(mutant, tamper)
 
     with pytest.raises(Failure) as rejected:  # noqa: PT012 - whichever check sees it

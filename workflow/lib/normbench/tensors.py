@@ -6,6 +6,7 @@ was not done and writes that went astray are both seen.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -41,11 +42,37 @@ class Guarded:
 
 @dataclass
 class Tensors:
-    """One buffer set of a point; what a contender reads and writes, under the names kernel files use."""
+    """One buffer set of a point; what a contender reads and writes, under the names kernel files use.
+
+    exchange: values that some inputs have while the set is checked, at the same addresses: an output that was kept
+    from an earlier call is then another one.
+    """
 
     point: Point
     inputs: dict[str, torch.Tensor | None]
     guarded: dict[str, Guarded] = field(default_factory=dict)
+    exchange: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def exchanged(self) -> Iterator[None]:
+        """The values of ``exchange`` in their places; what was there comes back."""
+        kept = {name: self._input(name).clone() for name in self.exchange}
+        for name, values in self.exchange.items():
+            self._input(name).copy_(values)
+        try:
+            yield
+        finally:
+            for name, values in kept.items():
+                self._input(name).copy_(values)
+
+    def _input(self, name: str) -> torch.Tensor:
+        found = self.inputs[name]
+        assert found is not None
+        return found
+
+    def judged_inputs(self) -> dict[str, torch.Tensor | None]:
+        """The values that the outputs of a check follow from."""
+        return {**self.inputs, **self.exchange}
 
     def outputs(self) -> dict[str, torch.Tensor]:
         return {name: item.view for name, item in self.guarded.items()}
@@ -153,11 +180,19 @@ def make_outputs(point: Point, device: Any) -> dict[str, Guarded]:
 
 
 def make_sets(point: Point, device: Any, sets: int, seed: int) -> list[Tensors]:
-    """``sets`` buffer sets with different inputs."""
-    return [
+    """``sets`` buffer sets with different inputs.
+
+    The second is checked with the x of the first in the place of its own; gamma and beta stay, for a contender may
+    prepare them when it is bound.
+    """
+    made = [
         Tensors(point, make_inputs(point, device, seed * 1000 + index), make_outputs(point, device))
         for index in range(sets)
     ]
+    first = made[0].inputs["x"]
+    if sets > 1 and first is not None:
+        made[1].exchange = {"x": first}
+    return made
 
 
 def set_bytes(point: Point) -> int:

@@ -66,7 +66,7 @@ class Bench:
                 sets = make_sets(point, gpu.device, count, seed)
                 gpu.synchronize()
             with spending("checking"):
-                expected = [expect(point, tensors.inputs, with_torch) for tensors in sets[:2]]
+                expected = [expect(point, tensors.judged_inputs(), with_torch) for tensors in sets[:2]]
                 gpu.synchronize()
         except Exception as error:  # too low an estimate, say: a row, not the end of the process
             raise failure_of(error, gpu) from error
