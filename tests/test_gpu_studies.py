@@ -29,8 +29,8 @@ STUDY = """\
 ops: [layernorm, rmsnorm]
 dtypes: [fp32, bf16]
 regimes: [stream]
-hidden: [512, 1024, 4096, 8192, 16384]
-block: [128, 256, 512]
+hidden: [1024, 4096, 16384]
+block: [256, 512]
 kernels: [cta_row, triton_row]
 baselines: [copy, torch_eager]
 tune_samples: 3
@@ -88,7 +88,7 @@ class Studied:
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory, target: str) -> Studied:
-    """A study of two ops, two types and five sizes, measured twice by the same code."""
+    """A study of two ops, two types and three sizes, measured twice by the same code."""
     checkout = Checkout.make(tmp_path_factory.mktemp("studied") / "checkout")
     checkout.path("tiny.yaml").write_text(STUDY)
     return Studied(checkout, [measured(checkout, target) for _ in range(2)])
@@ -107,7 +107,7 @@ def test_two_studies_by_the_same_code_that_differ(studied: Studied) -> None:
     found = compare(*studied.runs[:2])
 
     print(found.counts, found.margins)
-    assert len(found.rows) >= 60
+    assert len(found.rows) >= 40
     assert found.counts["SAME"] >= 0.9 * len(found.rows)
     assert found.counts["SLOWER"] <= 0.01 * len(found.rows)
 
@@ -125,7 +125,7 @@ def test_a_slowdown_of_two_percent_that_is_not_seen(studied: Studied, target: st
     rows = [row for row in compare(studied.runs[1], slower).rows if row.contender == "cta_row"]
 
     print(sorted((row.verdict, round(row.ratio, 4), row.op, row.dtype, row.hidden) for row in rows))
-    assert len(rows) == 20
+    assert len(rows) == 12
     assert sum(row.verdict == "SLOWER" for row in rows) >= 0.95 * len(rows)
 
 

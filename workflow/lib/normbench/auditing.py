@@ -6,9 +6,13 @@ state for each contender and point, and its samples are read from its JSON file 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,12 +24,14 @@ from normbench.gpu import DeviceLost, FakeGpu, Launch
 from normbench.inspections import METHODS, OWN
 from normbench.observe import Observer
 from normbench.points import Point
+from normbench.streams import SmClock, Streams
 from normbench.supervise import utc_now
 from normbench.trial import Failure, Trial, attempt, failure_of, identity, with_stream
 from normbench.tuning import Bench
 from normbench.worker import Session
 
 ROUNDS = 15  # of our own before the other timers, and again after them; each sample is a graph of many launches
+SETTLE_S = 0.3  # of load before our own samples: the other timers work for so long that the clock yields to the power
 DO_BENCH_MS = 200  # of launches under do_bench: 1,000 samples and more of a study's point in 16 bits on an H200
 NVBENCH_S = 5.0  # of one state at most; it stops at a noise of 0.5 %
 AXIS = "entry"  # of our benchmark under NVBench
@@ -46,7 +52,7 @@ class Runner:
     row: dict[str, Any]
     trial: Trial | None = None
     samples: list[float] = field(default_factory=list)
-
+    clocks: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # MHz, by timer
     told: set[str] = field(default_factory=set)  # timers that have their row
 
     def unit_of(self, method: str) -> str:
@@ -73,6 +79,7 @@ class Audit:
         lacking = {one.point.key for one in runners if not {*map(one.unit_of, METHODS)} <= known}
         self.runners = [one for one in runners if one.point.key in lacking]
         self.lost: DeviceLost | None = None
+        self.clock = SmClock(Streams(self.gpu))
 
     def _runner(self, contender: Contender, entry: dict[str, Any]) -> Runner:
         point = Point.from_identity(entry["point"])
@@ -130,8 +137,20 @@ class Audit:
         def once(launch: Any) -> None:
             rotate()
 
-        with self.gpu.torch.cuda.stream(self.gpu.stream):  # type: ignore[union-attr]
+        with self.gpu.torch.cuda.stream(self.gpu.stream), self._clocked(runner, NVBENCH):  # type: ignore[union-attr]
             state.exec(once)
+
+    @contextlib.contextmanager
+    def _clocked(self, runner: Runner, methods: Sequence[str]) -> Iterator[None]:
+        """The SM clock while a timer works, on torch's current stream."""
+        self.clock.mark(0)
+        yield
+        self.clock.mark(1)
+        self.gpu.synchronize()
+        mhz = self.clock.mhz()
+        if mhz is not None:
+            for method in methods:
+                runner.clocks[method].append(mhz)
 
     def _read(self, runner: Runner, state: Any) -> None:
         """NVBench's times of one state, in seconds: samples of the cold ones, the mean of the batch."""
@@ -189,9 +208,15 @@ class Audit:
             return
         for replay in replays:
             with_stream(self.gpu, replay)
+        until = time.monotonic() + (0.0 if self.gpu.fake else SETTLE_S)
+        while time.monotonic() < until:
+            for replay in replays:
+                with_stream(self.gpu, replay)
+        observer = Observer(None, self.clock)
         orders = [[*range(len(replays))] if number % 2 else [*range(len(replays))][::-1] for number in range(ROUNDS)]
-        for one, found in zip(timed, self.gpu.time_rounds(replays, orders, Observer(None)), strict=True):
+        for one, found in zip(timed, self.gpu.time_rounds(replays, orders, observer), strict=True):
             one.samples += found
+            one.clocks[OWN] += observer.inside
 
     def _do_bench(self, runner: Runner) -> None:
         if isinstance(self.gpu, FakeGpu):
@@ -201,7 +226,7 @@ class Audit:
             from triton.testing import do_bench
         except ImportError as error:
             raise Unsupported("not installed; pip install triton brings it") from error
-        with self.gpu.torch.cuda.stream(self.gpu.stream):
+        with self.gpu.torch.cuda.stream(self.gpu.stream), self._clocked(runner, ("do_bench",)):
             times = do_bench(self._rotation(runner), rep=DO_BENCH_MS, return_mode="all")
         self._outcome(runner, "do_bench", _timed([1e3 * value for value in times]))
 
@@ -254,7 +279,9 @@ class Audit:
 
     def _outcome(self, runner: Runner, method: str, facts: dict[str, Any], stage: str = "final") -> None:
         version = sources.version(VERSIONS[method]) if method in VERSIONS else __version__
+        clocks = runner.clocks[method] if facts["status"] == "ok" else []
         row = runner.row | {"method": method, "version": version, "measured_at": utc_now()} | facts
+        row |= {"sm_clock_gpu_mhz": statistics.mean(clocks) if clocks else None}
         runner.told.add(method)
         self.channel.finish((runner.unit_of(method), stage, row))
 

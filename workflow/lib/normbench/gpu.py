@@ -6,12 +6,14 @@ clocks, and say what they are. The fake runs on the CPU and makes times up; its 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import math
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +73,16 @@ class CudaGraph:
         return self.record(self.bound[-quarter:], quarter)[0]
 
 
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection meanwhile: what it frees on the GPU, a dead contender's graph say, ends a capture."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 class CudaGpu:
     """The one GPU this process sees (the supervisor sets CUDA_VISIBLE_DEVICES to its UUID)."""
 
@@ -122,7 +134,7 @@ class CudaGpu:
         self.synchronize()
         graph = self.torch.cuda.CUDAGraph()
         outputs: list[dict[str, Any]] = [{}] * len(launches)
-        with self.torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+        with self.torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"), uncollected():
             for index in range(count):
                 outputs[index % len(launches)] = launches[index % len(launches)]()
         return graph, outputs

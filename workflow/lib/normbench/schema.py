@@ -285,6 +285,7 @@ AUDIT = Table(
         _c("method", pl.String, "", "who timed: normbench, nvbench, nvbench_batch or do_bench", True),
         *STATUS,
         *TIMES,
+        _c("sm_clock_gpu_mhz", pl.Float64, "MHz", "SM clock while this timer worked, from counters inside the GPU"),
         _c("version", pl.String, "", "version of the package that timed"),
         *MADE,
     ),
