@@ -26,7 +26,7 @@
 //
 // [[launches]]
 // name = "bulk_row<{T}, {W}, {NORM}, {vecs}>"
-// grid = "min(rows, max(8, sm_count * blocks_per_sm // 8 * 8 if aligned < 16 else sm_count * blocks_per_sm))"
+// grid = "even(rows, sm_count * blocks_per_sm, 1 if aligned >= 16 else 8)"
 // block = "block"
 // smem = "vecs * block * 16 * (stages + 2 * w_bytes // x_bytes)"
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "stages"]

@@ -30,7 +30,7 @@
 //
 // [[launches]]
 // name = "cluster_row<{T}, {W}, {NORM}, {vecs}, {ahead}>"
-// grid = "cluster * min(rows, max(8, sm_count * blocks_per_sm // cluster // 8 * 8 if aligned < 16 else sm_count * blocks_per_sm // cluster))"
+// grid = "cluster * even(rows, sm_count * blocks_per_sm // cluster, 1 if aligned >= 16 else 8)"
 // block = "block"
 // cluster = "cluster"
 // smem = "4128 + vecs * block * 32 * w_bytes // x_bytes"

@@ -25,6 +25,7 @@ from normbench.points import Point, canonical_json, short_hash
 from normbench.sources import constant
 from normbench.tensors import Tensors
 
+SMEM_BYTES = 32 << 10  # a launch may ask for 48 KB without more ado, less what the kernel has of its own
 PORTABLE_CLUSTER = 8  # blocks, on every architecture that has clusters
 STATIC = ("registers", "spill_bytes", "smem_bytes", "blocks_per_sm")
 
@@ -103,6 +104,7 @@ class CudaKernel(Ours):
         self.table = build.with_suffix(".parquet")
         self.sha = short_hash(kernel.sha + short_hash(self.binary, 32), 32)
         self._handles: dict[str, Any] = {}
+        self._smem_bytes: dict[str, int] = {}
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None:
         error = self.build.get("error")
@@ -115,15 +117,16 @@ class CudaKernel(Ours):
         return load_binary(self.binary, self.build["format"], self.build["lowered"])
 
     def _handle(self, symbol: str, smem_bytes: int, cluster: int) -> Any:
-        key = f"{symbol} {smem_bytes} {cluster}"
-        if key not in self._handles:
-            handle = self._module.get_kernel(symbol)
-            if smem_bytes > 48 << 10:
-                allow_smem(handle, smem_bytes)
-            if cluster > PORTABLE_CLUSTER:
-                allow_large_clusters(handle)
-            self._handles[key] = handle
-        return self._handles[key]
+        """A kernel of the module, allowed what this launch asks for and what earlier ones of it asked for."""
+        if symbol not in self._handles:
+            self._handles[symbol] = self._module.get_kernel(symbol)
+        handle = self._handles[symbol]
+        if smem_bytes > self._smem_bytes.get(symbol, SMEM_BYTES):
+            allow_smem(handle, smem_bytes)
+            self._smem_bytes[symbol] = smem_bytes
+        if cluster > PORTABLE_CLUSTER:
+            allow_large_clusters(handle)
+        return handle
 
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
