@@ -89,7 +89,8 @@ span_row(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restri
         turn ^= 1;
     };
 
-    const long long first = Threads::row();
+    // said so that the compiler sees it: a warp has one row, and its shuffles need no care for lanes gone astray
+    const long long first = Threads::IN_WARP ? __shfl_sync(0xffffffffu, Threads::row(), 0) : Threads::row();
     if constexpr (AHEAD) {
         Row now, next;
         for (long long row = first - step; row < rows; row += step) {  // before the first row there is only its request

@@ -255,6 +255,7 @@ inline void launch(const Shape& shape, const std::function<void()>& body) {
 #define blockDim (::host::block->size)
 #define gridDim (::host::block->grid)
 #define __syncthreads() ::host::barrier()
+#define __shfl_sync(mask, value, source) ::host::shuffle(mask, value, unsigned(source))
 #define __shfl_xor_sync(mask, value, offset) ::host::shuffle(mask, value, ::host::lane() ^ unsigned(offset))
 #define __shfl_down_sync(mask, value, offset) \
     ::host::shuffle(mask, value, ::host::lane() + unsigned(offset) < 32 ? ::host::lane() + unsigned(offset) : ::host::lane())
