@@ -228,3 +228,13 @@ def test_baselines_and_plain_sources_are_no_kernels(tmp_path: Path) -> None:
     (tmp_path / "forward" / "helper.py").write_text("x = 1\n")
 
     assert [kernel.stem for kernel in kernelfile.find(tmp_path)] == ["kernel"]
+
+
+@pytest.mark.parametrize(
+    ("work", "resident", "multiple", "workers"),
+    [(8192, 264, 1, 256), (8192, 264, 8, 256), (65504, 1320, 8, 1312), (9, 132, 1, 9), (1, 132, 8, 8), (5, 1, 8, 8)],
+)
+def test_some_blocks_work_alone_in_the_end(work: int, resident: int, multiple: int, workers: int) -> None:
+    assert kernelfile.even(work, resident, multiple) == workers
+    rounds = -(-work // workers)
+    assert rounds == -(-work // (max(resident // multiple, 1) * multiple)), "more rounds than all of them would need"

@@ -19,6 +19,7 @@ import pytest
 from normbench import compile as verb
 from normbench import cubin, kernelfile, nvrtc, ptxas, schema
 from normbench.config import Study
+from normbench.points import Point
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = Study().block
@@ -52,7 +53,9 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], O
         return (kernel.stem, arch), read(out, error)
 
     # the long ones first, so that the two threads end together
-    jobs = sorted(((kernel, arch) for kernel in KERNELS for arch in ARCHS), key=lambda job: job[0].stem != "cta_row")
+    jobs = sorted(
+        ((kernel, arch) for kernel in KERNELS for arch in ARCHS), key=lambda job: job[0].stem in ("naive", "welford")
+    )
     with ThreadPoolExecutor(2) as pool:
         return dict(pool.map(one, jobs))
 
@@ -75,6 +78,11 @@ def test_every_variant_compiles_and_has_its_resources(
     kernel = next(kernel for kernel in KERNELS if kernel.stem == stem)
     output = outputs[stem, arch]
     assert output.error is None
+    if not list(kernel.compilations(BLOCKS, arch)):
+        assert output.rows.height == 0
+        point = Point(kernel.ops[0], kernel.dtypes[0], 1024, 1024)
+        assert kernel.refusal(kernelfile.launch_names(point, arch, 1, 16)), "nothing to launch, and nobody is told"
+        return
     assert output.facts["log_tail"] == "", "a warning"
     assert output.facts["arch"] == f"sm_{arch}"
     assert output.rows.height == len(list(kernel.compilations(BLOCKS, arch))) * len(kernel.launches)
@@ -94,10 +102,14 @@ def test_nothing_spills_on_the_architecture_of_the_published_study(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("stem", STEMS)
 @pytest.mark.parametrize("arch", ARCHS)
-def test_cta_row_spills_nowhere_but_with_eight_vectors(arch: int, outputs: dict[tuple[str, int], Output]) -> None:
-    spilled = outputs["cta_row", arch].rows.filter(pl.col("spill_bytes") > 0)
-    assert [symbol for symbol in spilled["symbol"].unique() if CTA_ROW.match(symbol)["vecs"] != "8"] == []  # type: ignore[index]
+def test_nothing_spills_elsewhere_but_cta_row_with_eight_vectors(
+    stem: str, arch: int, outputs: dict[tuple[str, int], Output]
+) -> None:
+    spilled = outputs[stem, arch].rows.filter(pl.col("spill_bytes") > 0)
+    names = [CTA_ROW.match(symbol) for symbol in spilled["symbol"].unique()]
+    assert [name for name in names if name is None or name["vecs"] != "8"] == []
 
 
 def nvdisasm() -> str | None:
@@ -113,10 +125,7 @@ def test_vector_variants_move_sixteen_bytes_and_scalar_ones_never(
     outputs: dict[tuple[str, int], Output], tmp_path: Path
 ) -> None:
     output = outputs["cta_row", 90]
-    path = tmp_path / "cta_row.cubin"
-    path.write_bytes(output.binary)
-    text = subprocess.run([str(nvdisasm()), "-c", path], capture_output=True, text=True, check=True).stdout
-    code = dict(re.findall(r"^\.text\.(\S+):\n(.*?)(?=^\.text\.|\Z)", text, re.MULTILINE | re.DOTALL))
+    code = disassembled(output, tmp_path)
     for symbol, name in output.facts["lowered"].items():
         axes = CTA_ROW.fullmatch(symbol)
         assert axes is not None, symbol
@@ -126,6 +135,31 @@ def test_vector_variants_move_sixteen_bytes_and_scalar_ones_never(
         else:  # all of x at least, and every store
             assert min(wide) >= int(axes["vecs"]), symbol
             assert not re.search(r"\bLDG\.E\.(U16|64|CONSTANT)\b", code[name]), symbol
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(nvdisasm() is None, reason="needs nvdisasm: pip install nvidia-cuda-nvdisasm")
+@pytest.mark.parametrize(("stem", "vecs"), [("span_row", 4), ("cluster_row", 3), ("bulk_row", 3)])
+def test_rows_of_any_offset_are_moved_sixteen_bytes_at_a_time(
+    stem: str, vecs: int, outputs: dict[tuple[str, int], Output], tmp_path: Path
+) -> None:
+    """vecs: which template argument counts the vectors a thread."""
+    output = outputs[stem, 90]
+    code = disassembled(output, tmp_path)
+    for symbol, name in output.facts["lowered"].items():
+        expected = int(re.findall(r"\w+", symbol)[vecs + 1])
+        loads = "UBLKCP" if stem == "bulk_row" else r"LDG\.E\.NA\.128\.CONSTANT"
+        assert len(re.findall(rf"\b{loads}\b", code[name])) >= (1 if stem == "bulk_row" else expected), symbol
+        assert len(re.findall(r"\bSTG\.E\.128\b", code[name])) == expected, symbol
+        assert not re.search(r"\b(LDL|STL)\b", code[name]), f"{symbol} has arrays in local memory"
+
+
+def disassembled(output: Output, folder: Path) -> dict[str, str]:
+    """SASS by mangled name."""
+    path = folder / "code.cubin"
+    path.write_bytes(output.binary)
+    text = subprocess.run([str(nvdisasm()), "-c", path], capture_output=True, text=True, check=True).stdout
+    return dict(re.findall(r"^\.text\.(\S+):\n(.*?)(?=^\.text\.|\Z)", text, re.MULTILINE | re.DOTALL))
 
 
 def test_log_and_cubin_that_disagree_are_an_error() -> None:

@@ -134,6 +134,18 @@ def test_faster_than_the_ceiling_is_an_error_and_no_time(tmp_path: Path) -> None
     assert frame["n_samples"].null_count() == frame.height
 
 
+@pytest.mark.parametrize(("hangs", "status"), [(2, "ok"), (3, "skipped")])
+def test_a_kernel_that_hangs_again_and_again_is_given_up(hangs: int, status: str) -> None:
+    """At the default time limit a sweep of a hundred variants would take the GPU for two hours."""
+    hung = {f"case {index}": {"stage": "passing", "row": {"status": "timeout"}} for index in range(hangs)}
+
+    found = tune(done=hung)
+
+    assert {row["status"] for row in found.rows} == {status}
+    stages = {entry["stage"] for entry in found.done.values()}
+    assert stages == ({"passing"} if status == "skipped" else {"tune", "final"})
+
+
 def test_a_refusal_is_one_row_that_names_the_reason() -> None:
     tuned = tune(work=point(rows=1, hidden=65537))
 

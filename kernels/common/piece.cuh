@@ -23,7 +23,20 @@ struct Piece {
         for (int p = 0; p < VECS; ++p, from += threads) {
             slot[p].set(p * threads < span.left ? load_once(from) : make_uint4(0u, 0u, 0u, 0u));
         }
-        edge = span.edge >= 0 ? row[span.edge] : Element<T>::narrow(0.0f);
+        edge = edge_of(row, span);
+    }
+
+    // The same of the vectors only, from shared memory. body: the row's.
+    __device__ __forceinline__ void take(const uint4* body, const Span<T>& span, int lane, int threads) {
+#pragma unroll
+        for (int p = 0; p < VECS; ++p) {
+            const int place = lane + p * threads;
+            slot[p].set(place < span.body ? body[place] : make_uint4(0u, 0u, 0u, 0u));
+        }
+    }
+
+    static __device__ __forceinline__ T edge_of(const T* row, const Span<T>& span) {
+        return span.edge >= 0 ? row[span.edge] : Element<T>::narrow(0.0f);
     }
 
     __device__ __forceinline__ void forget() {

@@ -11,7 +11,7 @@
 //     "ahead == 0 or vecs <= 4",
 //     "block <= (1024 if vecs * (1 + ahead) <= 3 else 512)",
 //     "w_bytes == x_bytes or (vecs in (2, 8) and ahead == 0 and cluster == 8)",
-//     "4096 + vecs * block * 32 * w_bytes // x_bytes <= (101376 if arch == 120 else 232448)",
+//     "4128 + vecs * block * 32 * w_bytes // x_bytes <= (101376 if arch == 120 else 232448)",
 //     # the registers must hold the body of a row; not more of them, nor more threads, where fewer would do
 //     "vecs * cluster * block >= hidden * x_bytes // 16",
 //     "vecs == 2 or w_bytes != x_bytes or (4 if vecs == 8 else vecs - 1) * cluster * block < hidden * x_bytes // 16",
@@ -30,20 +30,21 @@
 //
 // [[launches]]
 // name = "cluster_row<{T}, {W}, {NORM}, {vecs}, {ahead}>"
-// grid = "cluster * min(rows, max(8, sm_count * blocks_per_sm // cluster // 8 * 8 if aligned < 16 else sm_count * blocks_per_sm // cluster))"
+// grid = "cluster * even(rows, sm_count * blocks_per_sm // cluster, 1 if aligned >= 16 else 8)"
 // block = "block"
 // cluster = "cluster"
-// smem = "4096 + vecs * block * 32 * w_bytes // x_bytes"
+// smem = "4128 + vecs * block * 32 * w_bytes // x_bytes"
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
 // ///
 // Decomposition: two to sixteen blocks on neighbouring multiprocessors share a row; together their registers hold what
 // those of one block cannot, so a row of a megabyte is still read once. The threads of all blocks take turns in 16-byte
 // vectors, so that every block has its share of a row of any length. Clusters stay and take one row after the other, with
 // gamma and beta in shared memory, each thread its own: beside rows this long they would otherwise be read from L2 as often
-// as x from memory. With `ahead` the next row is requested before this one is used: a row has two barriers of the whole
-// cluster (RMSNorm: one), and without requests in flight memory would wait for them.
-// Statistics: exact two-pass from registers, the mean's rounding taken away. Each warp writes its sums into the shared
-// memory of every block, one barrier, and every warp adds up the same numbers in the same order.
+// as x from memory. With `ahead` the next row is requested before this one is used: a row has two exchanges between
+// the blocks (RMSNorm: one), and without requests in flight memory would wait for them.
+// Statistics: exact two-pass from registers, the mean's rounding taken away. Each warp sends its sums to every block
+// (st.async), and every warp adds up the same numbers in the same order once its block's barrier has counted their bytes. The
+// cluster's own barrier is not for this: it first waits for all writes of a thread, and those of the last row are under way.
 // Numerics: fp32; sums in chains of at most 64 a thread, then a tree; eps inside the root; one rounding at the end.
 // Boundaries: any hidden size, base and stride, as span_row.
 // Saved tensors: mean and rstd in fp32 where their pointers are given.
@@ -59,9 +60,16 @@ cluster_row(const T* __restrict__ x, const W* __restrict__ gamma, const W* __res
             long long y_stride, float eps) {
     using Row = Piece<T, VECS>;
     constexpr bool FORGET = sizeof(T) == 2;
-    constexpr int PART = 2 * Cluster::WARPS;  // floats for the sums of one call
 
-    cluster_arrive();  // nobody writes to a block that has not started
+    static_assert(sizeof(Cluster::Mail) == 2064, "the header asks for two");
+    Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
+    if (threadIdx.x == 0) {
+        barrier_init(&mails[0].arrived);
+        barrier_init(&mails[1].arrived);
+    }
+    __syncwarp();
+    cluster_arrive();  // nobody sends to a block that is not ready
+
     const Cluster cluster = Cluster::here();
     const int threads = cluster.size();
     const int lane = cluster.lane();
@@ -70,14 +78,13 @@ cluster_row(const T* __restrict__ x, const W* __restrict__ gamma, const W* __res
     const float inverse = 1.0f / static_cast<float>(hidden);
     if (hidden / Row::N > VECS * threads) __trap();  // a fault, rather than a row cut short
 
-    // RMSNorm adds up once a row, in one part and the other by turns, so that no row's sums meet the last row's
-    float* const scratch = reinterpret_cast<float*>(launch_memory());
-    int turn = 0;
+    // the two sums of LayerNorm have a mail each; the one of RMSNorm has them by turns
+    unsigned turn = 0;
     const auto sum = [&](auto& values, int which) {
-        cluster.sum(values, scratch + PART * (NORM == LAYERNORM ? which : turn));
+        cluster.sum(values, mails + (NORM == LAYERNORM ? which : turn % 2), (NORM == LAYERNORM ? turn : turn / 2) % 2);
     };
 
-    Affine<W, Row::N, VECS> affine(gamma, beta, launch_memory() + 2 * PART / 4);
+    Affine<W, Row::N, VECS> affine(gamma, beta, launch_memory() + 2 * sizeof(Cluster::Mail) / 16);
     const auto load = [&](Row& piece, long long row) {
         const T* const source = x + row * x_stride;
         piece.load(source, Span<T>::of(source, hidden, lane), lane, threads);
@@ -89,10 +96,10 @@ cluster_row(const T* __restrict__ x, const W* __restrict__ gamma, const W* __res
         const Moments moments = piece.template moments<NORM, FORGET>(span, threads, inverse, eps, sum);
         piece.template store<NORM>(y + row * y_stride, source, span, hidden, lane, threads, moments, affine);
         if (lane == 0) moments.save(mean, rstd, row);
-        turn ^= 1;
+        ++turn;
     };
 
-    // A block may end after its last barrier: by then all that others write to it has been written.
+    // A block may end after its last sum: by then all that others send to it has come.
     if constexpr (AHEAD) {
         Row now, next;
         for (long long row = first - step; row < rows; row += step) {  // before the first row there is only its request

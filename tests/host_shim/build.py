@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,15 @@ def build(kernel: kernelfile.Kernel, symbols: Iterable[str], includes: Iterable[
 
 
 def _source(kernel: kernelfile.Kernel, symbols: list[str]) -> str:
-    names = {argument: argument for argument in kernel.launches[0].args}
-    cases = "\n".join(_case(index, symbol, names) for index, symbol in enumerate(symbols))
+    axes = {axis: f"axes[{index}]" for index, axis in enumerate(kernel.axes)}
+    arguments = [axes.get(argument, argument) for argument in kernel.launches[0].args]
+    cases = "\n".join(_case(index, symbol, arguments) for index, symbol in enumerate(symbols))
     return f"""#include "cuda_on_host.hpp"
 #include "{kernel.path.resolve()}"
 template <typename... P, typename... A>
 void call(void (*kernel)(P...), A... arguments) {{ kernel((P)arguments...); }}
-extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, unsigned cluster, {_SIGNATURE}) {{
+extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, unsigned cluster,
+    const int* axes, {_SIGNATURE}) {{
     static std::string error;
     try {{
         host::launch({{grid, block, memory, cluster}}, [&] {{
@@ -56,14 +59,26 @@ extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned me
 """
 
 
-def _case(index: int, symbol: str, names: Mapping[str, str]) -> str:
-    return f"            case {index}: call({symbol}, {', '.join(names)}); break;"
+def _case(index: int, symbol: str, arguments: Iterable[str]) -> str:
+    return f"            case {index}: call({symbol}, {', '.join(arguments)}); break;"
 
 
-def launch(
-    library: ctypes.CDLL, which: int, shape: tuple[int, int, int, int], tensors: Mapping[str, Any], **scalars: Any
-) -> None:
-    """Run one variant. shape: blocks, threads a block, bytes of shared memory the launch asks for, blocks a cluster.
+@dataclass(frozen=True)
+class Shape:
+    """Of a launch: blocks, threads a block, bytes of shared memory that it asks for, blocks a cluster, axes.
+
+    axes: their values in the order of the header, for kernels that take them as arguments.
+    """
+
+    grid: int
+    block: int
+    smem: int
+    cluster: int
+    axes: tuple[int, ...]
+
+
+def launch(library: ctypes.CDLL, which: int, shape: Shape, tensors: Mapping[str, Any], **scalars: Any) -> None:
+    """Run one variant.
 
     Raises:
         RuntimeError: a deadlock, a trap or a misuse of a warp intrinsic.
@@ -73,7 +88,8 @@ def launch(
     pointers = [ctypes.c_void_p(None if tensors[name] is None else tensors[name].data_ptr()) for name in POINTERS]
     error = run(
         which,
-        *map(ctypes.c_uint, shape),
+        *map(ctypes.c_uint, (shape.grid, shape.block, shape.smem, shape.cluster)),
+        (ctypes.c_int * len(shape.axes))(*shape.axes),
         *pointers,
         ctypes.c_longlong(scalars["rows"]),
         ctypes.c_int(scalars["hidden"]),

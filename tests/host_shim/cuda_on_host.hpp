@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -46,6 +47,7 @@ struct Thread {
 };
 
 struct Warp {
+    unsigned asleep = 0;
     unsigned arrived = 0;
     unsigned generation = 0;
     std::uint64_t value[2][kWarp] = {};
@@ -176,22 +178,39 @@ inline void prepare(Block& state, unsigned memory_bytes, const std::function<voi
     }
 }
 
-// One turn for every thread of a block.
+// The same numbers in every run.
+inline unsigned draw() {
+    static std::uint64_t state = 1;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<unsigned>(state >> 33);
+}
+
+constexpr unsigned kSleep = 64;  // turns that a warp may miss
+
+// A turn for every thread of a block but those of warps that sleep: warps that keep step would hide it when one must wait
+// for another.
 inline void take_turns(Block& state) {
     block = &state;
-    for (state.current = 0; state.current < state.size.x; ++state.current) {
-        Thread& thread = state.threads[state.current];
-        if (!thread.done) swapcontext(&state.scheduler, &thread.context);
+    for (unsigned first = 0; first < state.size.x; first += kWarp) {
+        unsigned& asleep = state.warps[first / kWarp].asleep;
+        if (asleep > 0) --asleep;
+        else if (draw() % 32 == 0) asleep = draw() % kSleep;
+        if (asleep > 0) continue;
+        for (state.current = first; state.current < std::min(first + kWarp, state.size.x); ++state.current) {
+            Thread& thread = state.threads[state.current];
+            if (!thread.done) swapcontext(&state.scheduler, &thread.context);
+        }
     }
     if (!state.error.empty()) throw std::runtime_error(state.error);
 }
 
 inline void run(Cluster& side_by_side) {
     cluster = &side_by_side;
-    while (cluster->running > 0) {
+    for (int idle = 0; cluster->running > 0;) {
         cluster->progress = false;
         for (auto& state : cluster->blocks) take_turns(*state);
-        if (!cluster->progress) {
+        idle = cluster->progress ? 0 : idle + 1;
+        if (idle > 2 * static_cast<int>(kSleep)) {
             throw std::runtime_error("block " + std::to_string(block->index.x) + ": " + std::to_string(cluster->running) +
                                      " threads wait for threads that have ended or wait elsewhere");
         }
@@ -236,6 +255,7 @@ inline void launch(const Shape& shape, const std::function<void()>& body) {
 #define blockDim (::host::block->size)
 #define gridDim (::host::block->grid)
 #define __syncthreads() ::host::barrier()
+#define __shfl_sync(mask, value, source) ::host::shuffle(mask, value, unsigned(source))
 #define __shfl_xor_sync(mask, value, offset) ::host::shuffle(mask, value, ::host::lane() ^ unsigned(offset))
 #define __shfl_down_sync(mask, value, offset) \
     ::host::shuffle(mask, value, ::host::lane() + unsigned(offset) < 32 ? ::host::lane() + unsigned(offset) : ::host::lane())

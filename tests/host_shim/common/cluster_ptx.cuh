@@ -1,12 +1,22 @@
 // The same functions without PTX.
 #pragma once
 
+#include "common/barrier_ptx.cuh"
+
 inline unsigned cluster_blocks() { return host::cluster->blocks.size(); }
 inline unsigned cluster_rank() { return blockIdx.x % cluster_blocks(); }
 inline void cluster_arrive() { host::cluster_arrive(); }
 inline void cluster_wait() { host::cluster_wait(); }
 
-inline void store_remote(float* mine, unsigned rank, float value) {
-    const auto place = mine - reinterpret_cast<float*>(host::block->memory.data());
-    reinterpret_cast<float*>(host::cluster->blocks.at(rank)->memory.data())[place] = value;
+template <typename V>
+V* there(V* mine, unsigned rank) {
+    const auto place = reinterpret_cast<char*>(mine) - reinterpret_cast<char*>(host::block->memory.data());
+    return reinterpret_cast<V*>(reinterpret_cast<char*>(host::cluster->blocks.at(rank)->memory.data()) + place);
+}
+
+template <int COUNT>
+void send(const float (&values)[COUNT], float* mine, unsigned rank, unsigned long long* barrier) {
+    const auto found = host::barriers.find(there(barrier, rank));
+    if (found == host::barriers.end()) throw std::logic_error("values sent to a block that has not started");
+    found->second.make({there(mine, rank), values, sizeof values});
 }

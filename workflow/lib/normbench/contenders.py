@@ -103,6 +103,7 @@ class CudaKernel(Ours):
         self.table = build.with_suffix(".parquet")
         self.sha = short_hash(kernel.sha + short_hash(self.binary, 32), 32)
         self._handles: dict[str, Any] = {}
+        self._smem_bytes: dict[str, int] = {}
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None:
         error = self.build.get("error")
@@ -115,17 +116,19 @@ class CudaKernel(Ours):
         return load_binary(self.binary, self.build["format"], self.build["lowered"])
 
     def _handle(self, symbol: str, smem_bytes: int, cluster: int) -> Any:
-        key = f"{symbol} {smem_bytes} {cluster}"
+        """A kernel of the module, allowed what this launch asks for and what earlier ones of it asked for."""
         if symbol not in self.build["lowered"]:
             raise Unsupported(f"{symbol} is not compiled: its axes are outside the sweep")
-        if key not in self._handles:
-            handle = self._module.get_kernel(symbol)
-            if smem_bytes > 48 << 10:
-                allow_smem(handle, smem_bytes)
-            if cluster > PORTABLE_CLUSTER:
-                allow_large_clusters(handle)
-            self._handles[key] = handle
-        return self._handles[key]
+        if symbol not in self._handles:
+            self._handles[symbol] = self._module.get_kernel(symbol)
+        handle = self._handles[symbol]
+        # with a kernel's own static memory even less than 48 KB may be too much without the opt-in
+        if smem_bytes > self._smem_bytes.get(symbol, 0):
+            allow_smem(handle, smem_bytes)
+            self._smem_bytes[symbol] = smem_bytes
+        if cluster > PORTABLE_CLUSTER:
+            allow_large_clusters(handle)
+        return handle
 
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):

@@ -40,6 +40,7 @@ from normbench.worker import Session
 FINALISTS = 3
 FINAL_MARGIN = 1.03  # a first look of five samples is good to about 1 %; three times that is kept
 FINAL_SAMPLES = 15
+MOST_HANGS = 3  # of one kernel in one run; each takes the time limit, and a kernel that hangs seldom hangs once
 
 
 @dataclass
@@ -155,6 +156,8 @@ class Tuner:
         row = self._row(variant)
         self.channel.begin((unit, row))
         try:
+            if sum(known["row"].get("status") == "timeout" for known in self.done.values()) >= MOST_HANGS:
+                raise Failure("skipped", f"given up: {MOST_HANGS} cases of this kernel took too long", {}, PASSING)
             row |= self._timed(variant, samples, after)
         except Failure as failure:
             row |= failure.row()
