@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FACTS = json.loads((ROOT / "tests" / "fake_gpu.json").read_text())
 ROW = str(ROOT / "kernels" / "triton" / "triton_row.py")
 LOOP = str(ROOT / "kernels" / "triton" / "triton_loop.py")
+NAIVE = str(ROOT / "kernels" / "forward" / "naive.cu")
 EAGER = str(ROOT / "kernels" / "baselines" / "torch_eager.py")
 COPY = str(ROOT / "kernels" / "baselines" / "copy.py")
 STUDY = {"tune_samples": 5, "race_ms": 5.0, "block": [64, 128], "timeout_s": 30.0}

@@ -61,6 +61,7 @@ class Fixture:
     latency: bool = True
     l2: bool = False
     checks: bool = True
+    inspected: bool = True
     scale: float = 1.0
 
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -72,6 +73,9 @@ class Fixture:
             "checks": self._checks() if self.checks else [],
             "ceilings": self._ceilings(),
             "resources": self._resources(),
+            "audit": self._audit() if self.inspected else [],
+            "sanitize": self._sanitize() if self.inspected else [],
+            "profile": self._profile() if self.inspected else [],
         }
         return {name: frame(name, values) for name, values in rows.items()}
 
@@ -235,6 +239,53 @@ class Fixture:
         if contender == "liger" and case == "K2.1":
             return row | {"status": "wrong", "reason": "invented: constant row gives -0.78, not 0", "err_ulp_max": 4e5}
         return row | {"status": "ok", "accurate": True, "deterministic": True, **self._errors(point, contender, noise)}
+
+    def _audit(self) -> list[dict[str, Any]]:
+        """Two contenders at one point; NVBench's cold time of one of them is off by more than 2 %, the batch failed."""
+        point = Point(self.ops[0], self.dtypes[0], self.elements // 4096, 4096)
+        rows = []
+        for contender, cold in (("cta_row", 1.004), ("torch_eager", 1.031)):
+            row = self._identity(point, contender) | {"version": "1.0", "measured_at": "2020-01-01T00:09:00Z"}
+            for method, factor in (("normbench", 1.0), ("nvbench", cold), ("do_bench", 0.995)):
+                times = self._measured(270.0 * factor, random.Random(method), 30)
+                rows.append(row | {"method": method, "status": "ok", **times})
+            failed = {"status": "skipped", "reason": "invented: NVBench has no time"}
+            rows.append(row | {"method": "nvbench_batch", **failed})
+        return rows
+
+    def _sanitize(self) -> list[dict[str, Any]]:
+        """All clean but one: the sanitizer's first finding names a kernel's template arguments."""
+        rows = []
+        for kernel in (name for name in KERNELS if name in self.contenders):
+            for tool in ("memcheck", "racecheck", "initcheck", "synccheck"):
+                row = {"device": self.device, "run": self.run, "contender": self.rename.get(kernel, kernel)}
+                row |= {"lang": SHAPES[kernel][0], "tool": tool, "planned": 155, "launched": 155, "version": "2025.3.1"}
+                finding = "Race reported between Write access at void welford<float, 64>()+0x90 in welford.cu:13"
+                bad = (kernel, tool) == ("welford", "racecheck")
+                rows.append(row | {"status": "findings" if bad else "ok", "errors": int(bad)})
+                rows[-1] |= {"reason": finding, "finding": finding} if bad else {}
+        return rows
+
+    def _profile(self) -> list[dict[str, Any]]:
+        """One launch a kernel; Triton's could not be profiled."""
+        point = Point(self.ops[0], self.dtypes[0], self.elements // 4096, 4096)
+        moved = ops.compulsory_bytes(point)
+        rows = []
+        for kernel in (name for name in KERNELS if name in self.contenders):
+            row = self._identity(point, kernel) | {"variant": self._variant(kernel), "bytes": moved}
+            if kernel == "triton_row":
+                rows.append(row | {"status": "skipped", "reason": "invented: ncu may not read the GPU's counters"})
+                continue
+            rows.append(
+                row
+                | {
+                    "status": "ok", "kernels": 1, "profiled_us": 280.0, "dram_read_bytes": moved * 0.502,
+                    "dram_write_bytes": moved * 0.5, "l2_hit_rate": 0.36, "load_sectors": 16.0, "store_sectors": 16.0,
+                    "loads": "16 B x 8", "stores": "16 B x 4", "registers": 40, "achieved_occupancy": 0.88,
+                    "stall": "long_scoreboard", "stall_share": 0.75, "version": "2025.3.1.0",
+                }
+            )  # fmt: skip
+        return rows
 
     def _ceilings(self) -> list[dict[str, Any]]:
         values = {

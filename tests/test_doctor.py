@@ -15,6 +15,7 @@ import pytest
 
 from normbench import doctor, host, imports, probes
 from normbench.host import Host, Line
+from tools_fixture import install
 
 Verb = Callable[..., subprocess.CompletedProcess[str]]
 FAKE = {"gpu_name": "NVIDIA Fake", "arch": "sm_90", "uuid": "GPU-0", "fake": True, "driver": "580.1"}
@@ -260,3 +261,16 @@ def test_doctor_crashes_or_imports_torch_where_it_looks(normbench: Verb, tmp_pat
     report = json.loads(done.stdout)
     assert done.returncode == (0 if report["ok"] else 1)
     assert any("faked" in line["found"] for line in report["lines"]), report["lines"]
+
+
+def test_a_missing_inspector_keeps_nobody_from_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(tmp_path, monkeypatch, ncu="ncu.csv")
+    monkeypatch.setenv("NORMBENCH_COMPUTE_SANITIZER", "no-such-program")
+
+    lines = {line.what: line for line in probes.inspectors(measuring_host())}
+
+    assert lines["ncu"].found.startswith("2025.3.1.0, ")
+    assert lines["compute-sanitizer"].state == "warn"
+    assert "target sanitize" in str(lines["compute-sanitizer"].todo)
+    assert "NVBench" in lines
+    assert list(probes.inspectors(Host())) == []

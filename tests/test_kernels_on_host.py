@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
-from normbench import kernelfile, nvrtc, ops
+from normbench import check, kernelfile, nvrtc, ops
 from normbench.points import Point, Semantics
+from normbench.tensors import make_sets
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import mutants_fixture as mutants  # noqa: E402
 from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
 
 BLOCKS = [64, 96, 128, 256, 1024]
@@ -43,7 +45,13 @@ SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (1, 8200, 8, {}),
     (1, 40003, 0, {}),  # more than the registers hold
     (1, 70016, 0, {"stats": True}),
+    # more rows than a small grid has blocks, so that blocks which stay meet rows that begin elsewhere
+    (19, 1023, 0, {}),
+    (11, 2049, 2, {"stats": True}),
+    (10, 5003, 0, {}),
+    (7, 768, 0, {"beta": False}),
 )
+BASES = ((0, 0, 0), (1, 1, 0), (3, 0, 5), (0, 2, 1))  # elements that x, y and gamma begin off their alignment
 KINDS = ("normal", "offset", "constant", "large")
 
 pytestmark = [
@@ -54,15 +62,17 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Job:
-    """One variant at one point, with one kind of input."""
+    """One variant at one point, with one kind of input. shifts: elements by which x, y and gamma are misaligned."""
 
     point: Point
     kind: str
+    shifts: tuple[int, int, int]
     names: dict[str, Any]
+    variant: dict[str, int]
 
     def __str__(self) -> str:
-        variant = {name: self.names[name] for name in ("block", "lanes", "vecs", "vec", "early") if name in self.names}
-        return f"{self.point.op} {self.point.dtype} {self.point.shape} {self.point.semantics} {self.kind} {variant}"
+        point = self.point
+        return f"{point.op} {point.dtype} {point.shape} {point.semantics} {self.kind} {self.shifts} {self.variant}"
 
 
 def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
@@ -75,12 +85,26 @@ def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
                 for rows, hidden, gap, changes in SHAPES:
                     semantics = Semantics(param_dtype=param, row_stride=hidden + gap if gap else None, **changes)
                     point = Point(op, dtype, rows, hidden, semantics=semantics)
-                    names = kernelfile.launch_names(point, 90, 132, kernelfile.pitch_alignment(point))
-                    variants = kernel.variants(BLOCKS, names)
-                    assert variants, f"no variant serves {point}"
-                    chosen = draw.sample(variants, min(3, len(variants)))
-                    found += [Job(point, draw.choice(KINDS), names | variant) for variant in chosen]
+                    for _ in range(3):
+                        shifts = draw.choice(BASES)
+                        names = kernelfile.launch_names(point, 90, 132, alignment(point, shifts)) | {"blocks_per_sm": 1}
+                        variants = [] if kernel.refusal(names) else kernel.variants(BLOCKS, names)
+                        if variants:  # of the large ones only what no small one can do: fibers are slow
+                            variant = draw.choice([v for v in variants if threads(v) <= 1024] or variants)
+                            found.append(Job(point, draw.choice(KINDS), shifts, names | variant, variant))
     return found
+
+
+def threads(variant: dict[str, int]) -> int:
+    """Threads that run side by side."""
+    return variant["block"] * variant.get("cluster", 1)
+
+
+def alignment(point: Point, shifts: tuple[int, int, int]) -> int:
+    value = kernelfile.pitch_alignment(point)
+    for shift in shifts:
+        value |= shift * point.element_bytes
+    return value & -value
 
 
 def inputs(job: Job) -> Any:
@@ -101,12 +125,17 @@ def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list
     torch.manual_seed(point.hidden)
     dtype, param = ops.torch_dtype(point.dtype), ops.torch_dtype(point.param_dtype)
     stride = point.row_stride
-    buffers = [torch.full((point.rows * stride + 2 * GUARD,), torch.nan, dtype=dtype) for _ in "xy"]
-    x, y = (b[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] for b in buffers)
+    pitches = (stride, point.hidden)  # y is contiguous, as in a study
+    buffers = [torch.full((point.rows * stride + 2 * GUARD,), torch.nan, dtype=dtype) for _ in pitches]
+    x, y = (
+        buffer.as_strided((point.rows, point.hidden), (pitch, 1), GUARD + shift)
+        for buffer, pitch, shift in zip(buffers, pitches, job.shifts, strict=False)
+    )
     x.copy_(inputs(job))
+    gamma = torch.randn(point.hidden + GUARD).to(param)[job.shifts[2] :][: point.hidden]
     tensors = {
         "x": x,
-        "gamma": torch.randn(point.hidden).to(param) if ops.has_gamma(point) else None,
+        "gamma": gamma if ops.has_gamma(point) else None,
         "beta": torch.randn(point.hidden).to(param) if ops.has_beta(point) else None,
     }
     exact = ops.reference(point, tensors)
@@ -115,18 +144,22 @@ def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list
         for name in ("mean", "rstd")
     }
     launch = kernel.launches[0]
-    grid, block = (int(kernelfile.evaluate(text[0], job.names)) for text in (launch.grid, launch.block))
-    scalars = {"rows": point.rows, "hidden": point.hidden, "x_stride": stride, "y_stride": stride, "eps": semantics.eps}
+    texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
+    grid, block, smem, cluster = (int(kernelfile.evaluate(text, job.names)) for text in texts)
+    if "blocks_per_sm" in launch.grid[0]:  # where blocks stay for several rows any grid is right
+        grid = min(grid, 3 * max(cluster, 1))
+    scalars = {"rows": point.rows, "hidden": point.hidden, "eps": semantics.eps}
+    scalars |= {"x_stride": pitches[0], "y_stride": pitches[1]}
     try:
         which = symbols.index(launch.symbol(job.names))
-        shim.launch(library, which, grid, block, {**tensors, **saved, "y": y}, **scalars)
+        shim.launch(library, which, (grid, block, smem, max(cluster, 1)), {**tensors, **saved, "y": y}, **scalars)
     except RuntimeError as error:
         return str(error)
     used = (y.double() - exact["y"]).abs() / ops.tolerance(point, tensors, exact)
     if not bool((used <= 1).all()):
         return f"uses {float(used.max()):.3g} of the tolerance"
     outside = buffers[1].clone()
-    outside[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] = torch.nan
+    outside.as_strided(y.shape, y.stride(), y.storage_offset()).fill_(torch.nan)
     if not bool(outside.isnan().all()):
         return "writes outside its rows"
     size = float(x.double().abs().max())
@@ -146,29 +179,84 @@ def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[s
     return [f"{job}: {problem}" for job, problem in found if problem]
 
 
-@pytest.mark.parametrize("stem", ["naive", "welford", "cta_row"])
+@pytest.mark.parametrize("stem", ["naive", "welford", "cta_row", "span_row", "cluster_row"])
 def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
     assert problems(kernel, jobs_of(kernel), tmp_path) == []
 
 
 PLANTED = [
-    # what is planted, in which file, and the text it takes the place of
-    ("common/reduce.cuh", "            __syncthreads();\n", "", "no barrier between the warps"),
-    ("common/moments.cuh", "fmaf(-drift, drift, squares * inverse)", "squares * inverse", "residual of the mean kept"),
-    ("common/moments.cuh", "rsqrtf(positive + eps)", "rsqrtf(positive) + eps", "eps outside the root"),
-    ("forward/cta_row.cu", "? pivot : 0.0f", "? pivot : pivot", "padding counted in the variance"),
-    ("forward/cta_row.cu", "if (!Threads::IN_WARP)", "if (false)", "columns past the registers cut"),
+    # in which file of which kernel, the text, what takes its place, and what that is
+    ("cta_row", "common/reduce.cuh", "            __syncthreads();\n", "", "no barrier between the warps"),
+    ("cta_row", "common/moments.cuh", "fmaf(-drift, drift, squares * inverse)", "squares * inverse", "drift kept"),
+    ("cta_row", "common/moments.cuh", "rsqrtf(positive + eps)", "rsqrtf(positive) + eps", "eps outside the root"),
+    ("cta_row", "forward/cta_row.cu", "? pivot : 0.0f", "? pivot : pivot", "padding counted in the variance"),
+    ("cta_row", "forward/cta_row.cu", "if (!Threads::IN_WARP)", "if (false)", "columns past the registers cut"),
+    ("span_row", "common/piece.cuh", "span.edge >= 0 ? pivot : 0.0f", "pivot", "absent ends counted"),
+    ("span_row", "common/piece.cuh", "if (head == held_head)", "if (held_head >= 0)", "another row's gamma kept"),
+    ("span_row", "common/span.cuh", "shift & 4 ? word[k + 1]", "shift & 4 ? word[k]", "gamma one word off"),
+    ("span_row", "common/piece.cuh", ") % 16) {", ") % 16 == 99) {", "y taken to be aligned as x is"),
+    ("cluster_row", "common/cluster.cuh", "        cluster_wait();\n", "", "no wait for the other blocks' sums"),
+    (
+        "cluster_row",
+        "common/cluster.cuh",
+        "rank * warps + threadIdx.x",
+        "threadIdx.x",
+        "blocks overwrite each other's sums",
+    ),
+    (
+        "cluster_row",
+        "forward/cluster_row.cu",
+        "(NORM == LAYERNORM ? which : turn)",
+        "0",
+        "both sums of a row in one place",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("file", "right", "wrong", "what"), PLANTED, ids=[planted[-1] for planted in PLANTED])
-def test_a_planted_fault_is_seen(file: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{planted[0]}: {planted[-1]}" for planted in PLANTED]
+)
+def test_a_planted_fault_is_seen(stem: str, file: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
     path = tmp_path / "kernels" / file
     text = path.read_text().replace("if constexpr (!Threads::IN_WARP)", "if (!Threads::IN_WARP)")
     assert text.count(right) == 1, "the text to replace has changed"
     path.write_text(text.replace(right, wrong))
-    kernel = kernelfile.load(tmp_path / "kernels" / "forward" / "cta_row.cu")
+    kernel = kernelfile.load(tmp_path / "kernels" / "forward" / f"{stem}.cu")
     chosen = [job for job in jobs_of(kernel) if job.point.op == "layernorm" and job.point.dtype == "fp32"]
     assert problems(kernel, chosen, tmp_path), what
+
+
+@pytest.fixture(scope="module")
+def mutant_library(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, list[str]]:
+    kernel = mutants.mutants()
+    symbols = [mutant_symbol(kernel, fault, dtype) for fault in (0, *mutants.FAULTS) for dtype in kernel.dtypes]
+    headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
+    return shim.build(kernel, symbols, headers, tmp_path_factory.mktemp("mutants")), symbols
+
+
+def mutant_symbol(kernel: kernelfile.Kernel, fault: int, dtype: str) -> str:
+    return kernel.launches[0].symbol(kernelfile.compile_names("layernorm", dtype, dtype, 90) | {"fault": fault})
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("fault", [0, *mutants.FAULTS], ids=["right", *mutants.FAULTS.values()])
+def test_a_mutant_is_wrong_and_the_kernel_around_it_is_right(
+    fault: int, dtype: str, mutant_library: tuple[ctypes.CDLL, list[str]]
+) -> None:
+    """The sources that test_gpu.py runs on a GPU, judged by the checker of every measurement."""
+    import torch
+
+    library, symbols = mutant_library
+    point = mutants.point(dtype)
+    (tensors,) = make_sets(point, torch.device("cpu"), 1, 1)
+    mutants.prepare(tensors.inputs["x"], fault)
+    names = {name: tensors.get(name) for name in shim.POINTERS}
+    scalars = {"rows": point.rows, "hidden": point.hidden, "x_stride": point.hidden, "y_stride": point.hidden}
+    which = symbols.index(mutant_symbol(mutants.mutants(), fault, dtype))
+
+    shim.launch(library, which, point.rows, mutants.BLOCK, names, **scalars, eps=point.semantics.eps)
+
+    verdict = check.check(check.expect(point, tensors.inputs), tensors.outputs())
+    assert verdict.status in (("ok",) if fault == 0 else ("wrong", "no_work"))

@@ -9,15 +9,31 @@ from typing import Any
 import polars as pl
 import pytest
 
-from measuring_fixture import COPY, EAGER, FACTS, LOOP, ROW, Recorder, fake, point, race_task, task, variant, work_off
-from normbench import ceilings, harness, inputs, ops, schema, showdown
+from measuring_fixture import (
+    COPY,
+    EAGER,
+    FACTS,
+    LOOP,
+    NAIVE,
+    ROW,
+    Recorder,
+    fake,
+    point,
+    race_task,
+    task,
+    variant,
+    work_off,
+)
+from normbench import ceilings, harness, inputs, ops, racing, schema, showdown
 from normbench.cli import UserError
+from normbench.contenders import FakeLaunch
 from normbench.gpu import DeviceLost, buffer_sets, launches_a_sample
 from normbench.journal import Journal
 from normbench.points import Point, canonical_json
 from normbench.roofs import tensor_sizes
 from normbench.streams import MIXES, expression, variants
 from normbench.supervise import Supervisor
+from normbench.tensors import fill_poison
 
 WORK = point()
 ROOF_GBPS = 3  # what streams reach on the faked GPU
@@ -141,7 +157,12 @@ def test_a_lost_context_leaves_a_row_and_the_process(monkeypatch: pytest.MonkeyP
     gpu = fake(faults={"triton_row": "raise"})
 
     def broken() -> None:
-        raise RuntimeError("an illegal memory access was encountered")
+        if launched:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    launched: list[None] = []
+    kept = gpu.capture
+    monkeypatch.setattr(gpu, "capture", lambda *given: launched.append(None) or kept(*given))
 
     monkeypatch.setattr(gpu, "synchronize", broken)
     recorder = Recorder()
@@ -322,6 +343,41 @@ def test_a_twin_that_broke_the_process_does_not_start_again() -> None:
 
     assert twin not in left.begun
     assert left.by("contender").keys() == {"triton_row", "triton_loop", "torch_eager", "copy"}
+
+
+def test_a_suspect_runs_alone_before_it_races_again() -> None:
+    """It is announced alone then, so the row of whoever breaks the process now is its own."""
+    loop = f"{WORK.key} race {LOOP}"
+    replays = {True: 0, False: 0}
+
+    for suspected in replays:
+        gpu = fake()
+        kept, counted = gpu.capture, []
+
+        def capture(launches: Any, count: int, kept: Any = kept, counted: list[int] = counted) -> Any:
+            made = kept(launches, count)
+            if "triton_loop" in made.label:
+                replay = made.replay
+                made.replay = lambda: (counted.append(1), replay())
+            return made
+
+        gpu.capture = capture  # type: ignore[method-assign]
+        work_off(race_task(WORK, (ROW, LOOP), suspects=[loop] if suspected else []), gpu)
+        replays[suspected] = len(counted)
+
+    assert replays[True] - replays[False] == racing.TURNS_OF_A_SUSPECT
+
+
+def test_a_roof_that_cannot_be_launched_is_no_contenders_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was announced last would have to answer for it."""
+    announced: list[list[str]] = []
+    monkeypatch.setattr(Recorder, "begin", lambda self, *units: announced.append([unit for unit, _ in units]))
+    monkeypatch.setattr("normbench.streams.Streams.race_roof", lambda *_: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        race()
+
+    assert announced[-1] == []
 
 
 def test_a_refusal_by_the_point_is_a_row() -> None:
@@ -543,6 +599,60 @@ def test_verify_does_not_run_a_known_input_again(monkeypatch: pytest.MonkeyPatch
     first = verified(ROW, monkeypatch)
 
     assert verified(ROW, monkeypatch, done=first.done).begun == []
+
+
+def test_a_large_case_is_judged_by_its_ends_and_where_elements_pass_2_to_the_31(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In miniature, on a GPU whose memory holds it."""
+    monkeypatch.setattr("normbench.inputs.INT32_ELEMENTS", 1 << 12)
+    large = inputs.Case("K8.small", point(op="rmsnorm", dtype="fp16", rows=300, hidden=16), inputs.normal(), large=True)
+    monkeypatch.setattr("normbench.adversary.every", lambda op, dtype: iter([large]))
+
+    def row(**facts: Any) -> dict[str, Any]:
+        told = task("verify", spec=ROW, ops=["rmsnorm"], dtypes=["fp16"])
+        return work_off(told, fake(**facts)).rows[0]
+
+    assert large.judged_rows() == [0, 1, 2, 254, 255, 256, 257, 258, 297, 298, 299]
+    assert row()["status"] == "ok"
+    assert row(faults={"triton_row": "wrong"})["status"] == "wrong"
+    # outside the judged rows, where a 32-bit offset would have gone astray
+    kept = FakeLaunch.__call__
+
+    def forgets(self: FakeLaunch) -> dict[str, Any]:
+        outputs = kept(self)
+        fill_poison(outputs["y"][100])
+        return outputs
+
+    monkeypatch.setattr(FakeLaunch, "__call__", forgets)
+    assert (row()["status"], row()["reason"]) == ("wrong", "did not write all of its output")
+
+
+def test_a_case_larger_than_the_memory_says_how_much_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = [case for case in inputs.every("rmsnorm", "fp16") if case.large]
+    monkeypatch.setattr("normbench.adversary.every", lambda op, dtype: iter(large))
+
+    found = work_off(task("verify", spec=ROW, ops=["rmsnorm"], dtypes=["fp16"]))
+
+    assert {case.point.rows * case.point.hidden >= 2**31 for case in large} == {True}
+    assert len(found.rows) == 3
+    assert all("GB of device memory" in row["reason"] for row in found.rows)
+    assert {entry["stage"] for entry in found.done.values()} == {"passing"}
+
+
+def test_odd_numbers_of_warps_are_tried_where_a_fault_was_met(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    case = next(case for case in inputs.every("rmsnorm", "fp16") if case.name == "K11.2560")
+    monkeypatch.setattr("normbench.adversary.every", lambda op, dtype: iter([case]))
+    tried: list[dict[str, int]] = []
+    monkeypatch.setattr(FakeLaunch, "__post_init__", lambda self: tried.append(self.variant))
+    monkeypatch.setattr(FakeLaunch, "__call__", lambda self: self.tensors.outputs())
+    (tmp_path / "naive.json").write_text("{}")
+    (tmp_path / "naive.cubin").write_bytes(b"")
+
+    told = task("verify", spec=NAIVE, build=str(tmp_path / "naive.json"), ops=["rmsnorm"], dtypes=["fp16"])
+    work_off(told)
+
+    assert [variant["block"] for variant in tried] == [32, 64, 96, 160, 192, 224]
 
 
 def test_compiled_baselines_get_the_short_list(monkeypatch: pytest.MonkeyPatch) -> None:

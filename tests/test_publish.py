@@ -30,7 +30,7 @@ def test_a_published_study_reads_back_as_it_was(tmp_path: Path) -> None:
     back = archive.read_archived(folder)
     assert back.machine == run.machine
     assert back.study == run.study
-    assert all(back.tables[name].equals(run.tables[name]) for name in archive.TABLES)
+    assert all(back.tables[name].equals(run.tables[name]) for name in schema.TABLES)
     assert sorted(path.name for path in folder.iterdir() if path.suffix in (".json", ".parquet")) == [
         "cases.parquet",
         "ceilings.parquet",

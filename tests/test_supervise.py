@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -66,11 +68,32 @@ def test_a_worker_that_hangs_is_ended_and_the_rest_goes_on(strange: Strange) -> 
     assert eventually(lambda: not any(alive(int(pid)) for pid in strange.noted("worker")))
 
 
-def test_everything_announced_together_fails_together(strange: Strange) -> None:
-    """A race: who broke the process cannot be told."""
-    found = outcomes(supervise(strange.task(("a", "works"), ("b+c", "leaves"), ("b", "works"), ("c", "works"))))
+def test_of_several_announced_together_each_is_tried_alone_and_only_the_guilty_is_blamed(strange: Strange) -> None:
+    """A race: who broke the process cannot be told from the race."""
+    task = strange.task(("a", "works"), ("b+c", "leaves"), suspected={"b": "works", "c": "crashes"})
 
-    assert [found[unit][0] for unit in "abc"] == ["ok", "launch_error", "launch_error"]
+    found = outcomes(supervise(task))
+
+    assert [found[unit][0] for unit in "abc"] == ["ok", "ok", "launch_error"]
+    assert strange.noted("launch") == ["a", "b+c", "b", "c"]
+
+
+def test_suspects_that_are_well_alone_and_break_the_process_again_fail_together(strange: Strange) -> None:
+    found = outcomes(supervise(strange.task(("a", "works"), ("b+c", "leaves"), ("d", "works"))))
+
+    assert [found[unit][0] for unit in "abcd"] == ["ok", "launch_error", "launch_error", "ok"]
+    assert strange.noted("launch") == ["a", "b+c", "b+c", "d"]
+
+
+def test_a_hang_is_tried_again_by_whoever_starts_again(strange: Strange, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    supervise(strange.task(("a", "works"), ("b", "hangs")), timeout_s=1, journal=Journal(journal, ""))
+
+    assert Journal(journal, "").load().keys() == {"a"}
+    found = outcomes(supervise(strange.task(("a", "works"), ("b", "works")), journal=Journal(journal, "")))
+
+    assert found == {"a": OK, "b": OK}
+    assert strange.noted("launch") == ["a", "b", "b"]
 
 
 def test_crashes_one_after_the_other_are_each_a_row(strange: Strange) -> None:
@@ -214,3 +237,43 @@ def lines(journal: Path) -> int:
         except json.JSONDecodeError:
             continue
     return whole
+
+
+def test_a_full_disk_loses_nothing_and_ends_in_an_error(strange: Strange, tmp_path: Path) -> None:
+    """Room for about ten lines, then none, in the middle of one; later there is room again."""
+    journal = tmp_path / "journal.jsonl"
+    task = strange.task(*((f"unit {index}", "works") for index in range(30)))
+
+    def little_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1100, 1100))
+
+    full = subprocess.run(
+        strange.supervisor(task, journal), preexec_fn=little_room, capture_output=True, text=True, check=False
+    )
+    known = finished(journal)
+    assert full.returncode == 1
+    assert "File too large" in full.stderr
+    assert 3 < len(known) < 30
+    assert eventually(lambda: not any(alive(int(pid)) for pid in strange.noted("worker")))
+
+    assert len(supervise(task, journal=Journal(journal, "c"))) == 30
+    launched = strange.noted("launch")
+    assert all(launched.count(unit) == 1 for unit in known)
+
+
+def test_ctrl_c_keeps_what_is_finished_and_leaves_no_worker(strange: Strange, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    task = strange.task(*((f"unit {index}", "works") for index in range(400)))
+    running = subprocess.Popen(strange.supervisor(task, journal), stderr=subprocess.DEVNULL)
+    assert eventually(lambda: len(strange.noted("launch")) > 5)
+
+    running.send_signal(signal.SIGINT)
+
+    assert running.wait(20) != 0
+    known = finished(journal)
+    assert eventually(lambda: not any(alive(int(pid)) for pid in strange.noted("worker")))
+    assert 3 < len(known) < 400
+    assert len(supervise(task, journal=Journal(journal, "c"))) == 400
+    launched = strange.noted("launch")
+    assert all(launched.count(unit) == 1 for unit in known)

@@ -24,7 +24,7 @@ from filelock import FileLock
 from normbench import archive as archived
 from normbench.points import short_hash
 from study_fixture import Study
-from workflow_fixture import OTHER, ROOT, TARGET, TWIN, Checkout
+from workflow_fixture import OTHER, ROOT, TARGET, TWIN, Checkout, entries, measuring, wait_for_lines
 
 PAGES = {"index": 1, "page": 1, "report": 1}
 AFTER_MEASURING = {"record": 1, "collect": 1, **PAGES}
@@ -292,7 +292,7 @@ def test_a_gpu_that_disappears_keeps_the_other_from_nothing_and_loses_nothing(fr
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    _wait_for_lines(journal, 3, running)
+    wait_for_lines(journal, 3, running)
     machine.write_text(json.dumps(twins[:1]))
 
     assert running.wait(300) == 1
@@ -301,13 +301,13 @@ def test_a_gpu_that_disappears_keeps_the_other_from_nothing_and_loses_nothing(fr
     assert "Traceback" not in logs
     assert checkout.path("results", TARGET, "study.json").exists()
     assert not checkout.path("results", TWIN, "study.json").exists()
-    known = _entries(journal)
+    known = entries(journal)
 
     machine.write_text(json.dumps(twins))
     checkout.run(*arguments, gpu="twins")
 
     assert checkout.path("results", TWIN, "study.json").exists()
-    everything = _entries(journal)
+    everything = entries(journal)
     assert everything[: len(known)] == known
     assert len(everything) == len(set(everything)), "a finished case was launched again"
 
@@ -524,46 +524,19 @@ def test_a_killed_measurement_continues_where_it_was(study: Checkout) -> None:
         stderr=subprocess.DEVNULL,
     )
 
-    _wait_for_lines(journal, 3, running)
-    for process in _measuring(running.pid):
+    wait_for_lines(journal, 3, running)
+    for process in measuring(running.pid):
         os.kill(process, signal.SIGKILL)
 
     assert running.wait(60) == 1
     assert not cases.exists()
-    known = _entries(journal)
+    known = entries(journal)
     study.run(str(cases.relative_to(study.folder)), *wide, gpu="a")
     assert pl.read_parquet(cases)["point"].n_unique() == 24
-    everything = _entries(journal)
+    everything = entries(journal)
     assert everything[: len(known)] == known
     assert len(everything) == len(set(everything)), "a finished case was launched again"
     assert len(everything) > len(known) >= 3
-
-
-def _entries(journal: Path) -> list[tuple[str, str]]:
-    """(unit, stage) of every whole line; the last one before a kill may be cut short."""
-    entries = []
-    for line in journal.read_text().splitlines():
-        with contextlib.suppress(json.JSONDecodeError):
-            entries += [(unit, stage) for unit, stage, _ in json.loads(line)["units"]]
-    return entries
-
-
-def _wait_for_lines(path: Path, count: int, running: subprocess.Popen[bytes]) -> None:
-    for _ in range(6000):
-        if path.exists() and len(path.read_text().splitlines()) >= count:
-            return
-        assert running.poll() is None, "ended before it could be killed"
-        time.sleep(0.01)
-    raise AssertionError("nothing was measured within a minute")
-
-
-def _measuring(parent: int) -> Iterator[int]:
-    """Process ids of the measuring verb and its workers below ``parent``."""
-    import psutil
-
-    for process in psutil.Process(parent).children(recursive=True):
-        if {"normbench", "normbench.worker"} & set(process.cmdline()):
-            yield process.pid
 
 
 def test_a_measurement_takes_all_cores_and_runs_alone(studied: Checkout) -> None:

@@ -71,6 +71,11 @@ def run(session):
     note(f"worker {os.getpid()}")
     if task.get("early"):
         DEEDS[task["early"]]()
+    for unit in [unit for unit in task["suspects"] if unit in task.get("suspected", {}).keys() - task["done"].keys()]:
+        channel.begin([unit, {"unit": unit}])
+        note(f"launch {unit}")
+        DEEDS[task["suspected"][unit]]()
+        channel.finish((unit, "final", {"unit": unit, "status": "ok"}))
     for unit, deed in task["units"]:
         if set(unit.split("+")) <= task["done"].keys() and not task.get("forgetful"):
             continue

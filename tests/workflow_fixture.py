@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("Snakefile", "workflow", "kernels", "config", "envs", "pyproject.toml")
 TARGET = "faked-gpu-a-8842ec"
 OTHER = "faked-gpu-b-73c36e"
+REAL = "real"
 TWIN = "faked-gpu-a-0a375d"  # another chip of TARGET's model
 # two points an op, one kernel of each language, two baselines: everything there is, as small as it gets
 TINY = """\
@@ -68,8 +74,12 @@ class Checkout:
         return [sys.executable, "-m", "snakemake", "--show-failed-logs", *arguments]
 
     def environment(self, gpu: str | None) -> dict[str, str]:
-        """``gpu``: ``a`` or ``b``, a file of several, or None for none. Locks of cores and GPUs lie in the temporary
-        folder; one of its own keeps a checkout from waiting for those that other tests measure in."""
+        """``gpu``: ``a`` or ``b``, a file of several, REAL for what this process sees, or None for none. Locks of cores
+        and GPUs lie in the temporary folder; one of its own keeps a checkout from waiting for those that other tests
+        measure in."""
+        library = os.pathsep.join((str(self.path("workflow", "lib")), os.environ["PYTHONPATH"]))
+        if gpu == REAL:
+            return os.environ | {"PYTHONPATH": library}
         hidden = ("NORMBENCH_FAKE_GPU", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
         clean = {name: value for name, value in os.environ.items() if name not in hidden}
         clean |= {"TMPDIR": str(self.path("tmp"))}
@@ -100,7 +110,8 @@ class Checkout:
 
     def verb(self, *arguments: str, gpu: str | None = None) -> str:
         """Run a verb of this checkout's own package; what it printed."""
-        environment = self.environment(gpu) | {"PYTHONPATH": str(self.path("workflow", "lib"))}
+        library = os.pathsep.join((str(self.path("workflow", "lib")), os.environ["PYTHONPATH"]))
+        environment = self.environment(gpu) | {"PYTHONPATH": library}
         command = [sys.executable, "-m", "normbench", *arguments]
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -116,3 +127,29 @@ def jobs(output: str) -> dict[str, int]:
     _, _, table = output.partition("Job stats:")
     rows = re.findall(r"^(\w+) +(\d+)$", table.partition("total")[0], re.MULTILINE)
     return {rule: int(count) for rule, count in rows}
+
+
+def entries(journal: Path) -> list[tuple[str, str]]:
+    """(unit, stage) of a journal's every whole line; the last one before a kill may be cut short."""
+    found = []
+    for line in journal.read_text().splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            found += [(unit, stage) for unit, stage, _ in json.loads(line)["units"]]
+    return found
+
+
+def wait_for_lines(path: Path, count: int, running: subprocess.Popen[bytes]) -> None:
+    for _ in range(6000):
+        if path.exists() and len(path.read_text().splitlines()) >= count:
+            return
+        assert running.poll() is None, "ended before it could be killed"
+        time.sleep(0.01)
+    raise AssertionError("nothing was measured within a minute")
+
+
+def measuring(parent: int) -> Iterator[int]:
+    """Process ids of the measuring verb and its workers below ``parent``."""
+    for process in psutil.Process(parent).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it may end while it is looked at
+            if {"normbench", "normbench.worker"} & set(process.cmdline()):
+                yield process.pid

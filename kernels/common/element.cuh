@@ -85,13 +85,7 @@ struct Slot {
         if constexpr (WIDE) {
             if (inside(0, left)) {
 #pragma unroll
-                for (int k = 0; k < QUADS; ++k) {
-                    const uint4 quad = reinterpret_cast<const uint4*>(mine)[k];
-                    word[4 * k] = quad.x;
-                    word[4 * k + 1] = quad.y;
-                    word[4 * k + 2] = quad.z;
-                    word[4 * k + 3] = quad.w;
-                }
+                for (int k = 0; k < QUADS; ++k) set(reinterpret_cast<const uint4*>(mine)[k], k);
             }
         } else {
 #pragma unroll
@@ -101,14 +95,23 @@ struct Slot {
         }
     }
 
+    // The q-th 16-byte vector of the words.
+    __device__ __forceinline__ void set(uint4 quad, int q = 0) {
+        word[4 * q] = quad.x;
+        word[4 * q + 1] = quad.y;
+        word[4 * q + 2] = quad.z;
+        word[4 * q + 3] = quad.w;
+    }
+
+    __device__ __forceinline__ uint4 quad(int q = 0) const {
+        return make_uint4(word[4 * q], word[4 * q + 1], word[4 * q + 2], word[4 * q + 3]);
+    }
+
     __device__ __forceinline__ void store(E* mine, int left) const {
         if constexpr (WIDE) {
             if (inside(0, left)) {
 #pragma unroll
-                for (int k = 0; k < QUADS; ++k) {
-                    reinterpret_cast<uint4*>(mine)[k] =
-                        make_uint4(word[4 * k], word[4 * k + 1], word[4 * k + 2], word[4 * k + 3]);
-                }
+                for (int k = 0; k < QUADS; ++k) reinterpret_cast<uint4*>(mine)[k] = quad(k);
             }
         } else {
             float values[N];

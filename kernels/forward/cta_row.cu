@@ -6,8 +6,9 @@
 //     # which variants exist
 //     "vec == 1 or vec == 16 // x_bytes",
 //     "vec > 1 or (lanes in (0, 32) and vecs <= x_bytes)",
-//     "lanes != 8 or vecs <= 4",
+//     "lanes != 8 or vecs in (1, 2, 4)",
 //     "lanes != 16 or vecs in (2, 4)",
+//     "vecs != 3 or (vec > 1 and lanes in (0, 32))",
 //     "lanes != 32 or vecs < 8 or block <= 512",
 //     "early == 0 or (x_bytes == 4 and vec > 1 and lanes == 32 and vecs in (2, 4) and block <= 512 and w_bytes == x_bytes)",
 //     "w_bytes == x_bytes or (lanes == 0 and vecs == 2)",
@@ -17,7 +18,7 @@
 //     "lanes == 0 or vecs * lanes * 16 >= hidden * x_bytes",
 //     "vecs == (2 if w_bytes != x_bytes else 8 if vec > 1 else x_bytes) or vecs * (lanes or block) * 16 >= hidden * x_bytes",
 //     # not twice as many as the row needs, nor threads without work where fewer would do
-//     "vecs == 1 or w_bytes != x_bytes or vecs * (lanes or block) * 8 < hidden * x_bytes",
+//     "vecs == 1 or w_bytes != x_bytes or (vecs // 2 if vecs == 8 or (vecs == 4 and (vec == 1 or lanes in (8, 16))) else vecs - 1) * (lanes or block) * 16 < hidden * x_bytes",
 //     "lanes != 32 or vec == 1 or hidden * x_bytes > 256",
 //     "lanes > 0 or w_bytes != x_bytes or block * 4 < hidden * x_bytes or hidden * x_bytes > 512 * (x_bytes if vec == 1 else 4)",
 // ]
@@ -26,7 +27,7 @@
 // [axes]
 // block = "study"
 // lanes = [0, 8, 16, 32]  # threads a row; 0: the whole block
-// vecs = [1, 2, 4, 8]     # 16-byte vectors of the row in a thread's registers
+// vecs = [1, 2, 3, 4, 8]  # 16-byte vectors of the row in a thread's registers
 // vec = [1, 4, 8]         # elements a load
 // early = [0, 1]          # gamma and beta requested before the statistics
 //

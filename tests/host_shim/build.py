@@ -39,10 +39,10 @@ def _source(kernel: kernelfile.Kernel, symbols: list[str]) -> str:
 #include "{kernel.path.resolve()}"
 template <typename... P, typename... A>
 void call(void (*kernel)(P...), A... arguments) {{ kernel((P)arguments...); }}
-extern "C" const char* run(int which, unsigned grid, unsigned block, {_SIGNATURE}) {{
+extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, unsigned cluster, {_SIGNATURE}) {{
     static std::string error;
     try {{
-        host::launch(grid, block, [&] {{
+        host::launch({{grid, block, memory, cluster}}, [&] {{
             switch (which) {{
 {cases}
             }}
@@ -60,8 +60,10 @@ def _case(index: int, symbol: str, names: Mapping[str, str]) -> str:
     return f"            case {index}: call({symbol}, {', '.join(names)}); break;"
 
 
-def launch(library: ctypes.CDLL, which: int, grid: int, block: int, tensors: Mapping[str, Any], **scalars: Any) -> None:
-    """Run one variant.
+def launch(
+    library: ctypes.CDLL, which: int, shape: tuple[int, int, int, int], tensors: Mapping[str, Any], **scalars: Any
+) -> None:
+    """Run one variant. shape: blocks, threads a block, bytes of shared memory the launch asks for, blocks a cluster.
 
     Raises:
         RuntimeError: a deadlock, a trap or a misuse of a warp intrinsic.
@@ -71,8 +73,7 @@ def launch(library: ctypes.CDLL, which: int, grid: int, block: int, tensors: Map
     pointers = [ctypes.c_void_p(None if tensors[name] is None else tensors[name].data_ptr()) for name in POINTERS]
     error = run(
         which,
-        ctypes.c_uint(grid),
-        ctypes.c_uint(block),
+        *map(ctypes.c_uint, shape),
         *pointers,
         ctypes.c_longlong(scalars["rows"]),
         ctypes.c_int(scalars["hidden"]),

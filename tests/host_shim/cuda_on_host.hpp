@@ -1,9 +1,10 @@
 // Runs a CUDA kernel's source as C++ on the CPU, to find wrong indices and missing barriers where there is no GPU.
 //
-// A CUDA thread is a fiber, the threads of a block take turns, blocks run one after another. Barriers and warp shuffles are
-// rendezvous: a fiber that waits gives its turn away until the others have come. What real hardware adds (memory order,
-// warps that run side by side, approximate arithmetic, alignment faults, time) is not there, so a pass here is not a pass
-// on a GPU. Kernels with inline PTX do not compile here.
+// A CUDA thread is a fiber, the threads of a block take turns, blocks (or clusters of them) run one after another. Barriers
+// and warp shuffles are rendezvous: a fiber that waits gives its turn away until the others have come. What real hardware
+// adds (memory order, warps that run side by side, approximate arithmetic, time) is not there, so a pass here is not a pass
+// on a GPU. Inline PTX does not compile here; the functions that have it are written anew in common/. Static shared memory
+// is one for all blocks, so the blocks of a cluster must keep what they share in the memory of the launch.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,6 +41,7 @@ struct Thread {
     ucontext_t context;
     std::unique_ptr<char[]> stack;
     uint3 index;
+    unsigned awaits;  // generation of the cluster's barrier it arrived at
     bool done;
 };
 
@@ -51,35 +53,48 @@ struct Warp {
 
 struct Block {
     explicit Block(unsigned size) : size{size, 1, 1}, threads(size), warps((size + kWarp - 1) / kWarp) {
-        for (Thread& thread : threads) thread.stack = std::make_unique<char[]>(kStackBytes);
+        for (Thread& thread : threads) thread.stack.reset(new char[kStackBytes]);  // not touched before it is used
     }
     uint3 index{};
     uint3 size;
     uint3 grid{};
     std::vector<Thread> threads;
     std::vector<Warp> warps;
+    std::vector<uint4> memory;  // what the launch asked for, and a guard
     ucontext_t scheduler;
     const std::function<void()>* body = nullptr;
     unsigned current = 0;
     unsigned at_barrier = 0;
     unsigned barrier_generation = 0;
-    bool progress = false;
     std::string error;
 };
 
-inline Block* block = nullptr;
+// Blocks that run side by side; a launch without clusters has one in each.
+struct Cluster {
+    std::vector<std::unique_ptr<Block>> blocks;
+    unsigned running = 0;  // threads
+    unsigned at_barrier = 0;
+    unsigned barrier_generation = 0;
+    bool progress = false;
+};
 
-inline void give_turn() { swapcontext(&block->threads[block->current].context, &block->scheduler); }
+inline Cluster* cluster = nullptr;
+inline Block* block = nullptr;  // of the thread whose turn it is
+
+inline void give_turn() {
+    Block* const mine = block;
+    swapcontext(&mine->threads[mine->current].context, &mine->scheduler);
+}
 
 // Waits until `generation` has moved on from `from`.
 inline void wait(const unsigned& generation, unsigned from) {
     while (generation == from) give_turn();
-    block->progress = true;
+    cluster->progress = true;
 }
 
 inline void barrier() {
     const unsigned from = block->barrier_generation;
-    block->progress = true;
+    cluster->progress = true;
     if (++block->at_barrier == block->size.x) {
         block->at_barrier = 0;
         ++block->barrier_generation;
@@ -88,13 +103,25 @@ inline void barrier() {
     }
 }
 
+// Arriving and waiting are apart; a thread that has ended counts as arrived.
+inline void cluster_arrive() {
+    block->threads[block->current].awaits = cluster->barrier_generation;
+    cluster->progress = true;
+    if (++cluster->at_barrier >= cluster->running) {
+        cluster->at_barrier = 0;
+        ++cluster->barrier_generation;
+    }
+}
+
+inline void cluster_wait() { wait(cluster->barrier_generation, block->threads[block->current].awaits); }
+
 // The value that lane `source` of this thread's warp handed in at the same call.
 inline std::uint64_t exchange(std::uint64_t value, unsigned source) {
     Warp& warp = block->warps[block->current / kWarp];
     const unsigned from = warp.generation;
     const unsigned size = std::min(kWarp, block->size.x - block->current / kWarp * kWarp);
     warp.value[from % 2][block->current % kWarp] = value;
-    block->progress = true;
+    cluster->progress = true;
     if (++warp.arrived == size) {
         warp.arrived = 0;
         ++warp.generation;
@@ -124,16 +151,21 @@ inline void enter() {
         block->error = error.what();
     }
     block->threads[block->current].done = true;
-    block->progress = true;
+    --cluster->running;
+    cluster->progress = true;
     give_turn();
 }
 
-inline void run_block(const std::function<void()>& body) {
-    block->body = &body;
-    block->at_barrier = 0;
-    for (Warp& warp : block->warps) warp = Warp{};
-    for (unsigned i = 0; i < block->size.x; ++i) {
-        Thread& thread = block->threads[i];
+constexpr unsigned kPoison = 0x7fedu << 16 | 0x7fedu;  // NaN in fp32, fp16 and bf16
+constexpr std::size_t kGuard = 64;
+
+inline void prepare(Block& state, unsigned memory_bytes, const std::function<void()>& body) {
+    state.body = &body;
+    state.at_barrier = 0;
+    for (Warp& warp : state.warps) warp = Warp{};
+    state.memory.assign(memory_bytes / sizeof(uint4) + kGuard, make_uint4(kPoison, kPoison, kPoison, kPoison));
+    for (unsigned i = 0; i < state.size.x; ++i) {
+        Thread& thread = state.threads[i];
         thread.index = {i, 0, 0};
         thread.done = false;
         getcontext(&thread.context);
@@ -142,29 +174,57 @@ inline void run_block(const std::function<void()>& body) {
         thread.context.uc_link = nullptr;
         makecontext(&thread.context, reinterpret_cast<void (*)()>(enter), 0);
     }
-    for (unsigned running = block->size.x; running > 0;) {
-        block->progress = false;
-        for (block->current = 0; block->current < block->size.x; ++block->current) {
-            Thread& thread = block->threads[block->current];
-            if (thread.done) continue;
-            swapcontext(&block->scheduler, &thread.context);
-            running -= thread.done;
-        }
-        if (!block->error.empty()) throw std::runtime_error(block->error);
-        if (!block->progress) {
-            throw std::runtime_error("block " + std::to_string(block->index.x) + ": " + std::to_string(running) +
+}
+
+// One turn for every thread of a block.
+inline void take_turns(Block& state) {
+    block = &state;
+    for (state.current = 0; state.current < state.size.x; ++state.current) {
+        Thread& thread = state.threads[state.current];
+        if (!thread.done) swapcontext(&state.scheduler, &thread.context);
+    }
+    if (!state.error.empty()) throw std::runtime_error(state.error);
+}
+
+inline void run(Cluster& side_by_side) {
+    cluster = &side_by_side;
+    while (cluster->running > 0) {
+        cluster->progress = false;
+        for (auto& state : cluster->blocks) take_turns(*state);
+        if (!cluster->progress) {
+            throw std::runtime_error("block " + std::to_string(block->index.x) + ": " + std::to_string(cluster->running) +
                                      " threads wait for threads that have ended or wait elsewhere");
+        }
+    }
+    for (auto& state : cluster->blocks) {
+        for (std::size_t i = state->memory.size() - kGuard; i < state->memory.size(); ++i) {
+            if (state->memory[i].x != kPoison || state->memory[i].w != kPoison) throw std::runtime_error("shared memory overrun");
         }
     }
 }
 
-// Runs body once for every thread of every block.
-inline void launch(unsigned grid, unsigned size, const std::function<void()>& body) {
-    Block state(size);
-    state.grid = {grid, 1, 1};
-    block = &state;
-    for (state.index = {0, 0, 0}; state.index.x < grid; ++state.index.x) run_block(body);
-    block = nullptr;
+// Shape of a launch: blocks, threads a block, bytes of shared memory it asks for, blocks a cluster.
+struct Shape {
+    unsigned grid, size, memory, cluster;
+};
+
+// Runs body once for every thread of every block; each block finds its memory poisoned.
+inline void launch(const Shape& shape, const std::function<void()>& body) {
+    if (shape.grid % shape.cluster) throw std::runtime_error("the grid is no whole number of clusters");
+    Cluster side_by_side;
+    for (unsigned rank = 0; rank < shape.cluster; ++rank) {
+        side_by_side.blocks.push_back(std::make_unique<Block>(shape.size));
+        side_by_side.blocks.back()->grid = {shape.grid, 1, 1};
+    }
+    for (unsigned first = 0; first < shape.grid; first += shape.cluster) {
+        side_by_side.running = shape.cluster * shape.size;
+        side_by_side.at_barrier = 0;
+        for (unsigned rank = 0; rank < shape.cluster; ++rank) {
+            side_by_side.blocks[rank]->index = {first + rank, 0, 0};
+            prepare(*side_by_side.blocks[rank], shape.memory, body);
+        }
+        run(side_by_side);
+    }
 }
 
 [[noreturn]] inline void trap() { throw std::runtime_error("__trap"); }
@@ -179,6 +239,7 @@ inline void launch(unsigned grid, unsigned size, const std::function<void()>& bo
 #define __shfl_xor_sync(mask, value, offset) ::host::shuffle(mask, value, ::host::lane() ^ unsigned(offset))
 #define __shfl_down_sync(mask, value, offset) \
     ::host::shuffle(mask, value, ::host::lane() + unsigned(offset) < 32 ? ::host::lane() + unsigned(offset) : ::host::lane())
+#define __syncwarp() static_cast<void>(::host::exchange(0, 0))
 #define __trap() ::host::trap()
 
 inline float rsqrtf(float value) { return 1.0f / std::sqrt(value); }
@@ -188,6 +249,13 @@ To bit_copy(From from) {
     To to;
     std::memcpy(&to, &from, sizeof to);
     return to;
+}
+template <typename V>
+V __ldg(const V* from) {
+    return *from;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>(((static_cast<std::uint64_t>(high) << 32) | low) >> (shift & 31));
 }
 inline float __uint_as_float(unsigned bits) { return bit_copy<float>(bits); }
 inline unsigned __float_as_uint(float value) { return bit_copy<unsigned>(value); }

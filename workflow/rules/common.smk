@@ -64,6 +64,9 @@ localrules:
     collect,
     page,
     index,
+    audit,
+    sanitize,
+    profile,
 
 
 wildcard_constraints:
@@ -152,6 +155,30 @@ def local_checks(wildcards):
         "results/{target}/checks/{contender}.parquet",
         target=measurable(),
         contender=[*PLAN.measured, *PLAN.baselines],
+    )
+
+
+def local_audits(wildcards):
+    return expand(
+        "results/{target}/audit/{op}.parquet",
+        target=measurable(),
+        op=PLAN.study.ops,
+    )
+
+
+def local_sanitized(wildcards):
+    return expand(
+        "results/{target}/sanitize/{kernel}.parquet",
+        target=measurable(),
+        kernel=PLAN.measured,
+    )
+
+
+def local_profiles(wildcards):
+    return expand(
+        "results/{target}/profile/{kernel}.parquet",
+        target=measurable(),
+        kernel=PLAN.measured,
     )
 
 

@@ -12,7 +12,7 @@ rule collect:
     input:
         studies=expand("results/{target}/study.json", target=PLAN.targets),
         resources=PLAN.resources,
-        checks=PLAN.checks,
+        asked=PLAN.asked,
         finished=checkout(PLAN.finished_files),
         code=checkout(known.imported("collect")),
     output:
@@ -21,6 +21,9 @@ rule collect:
         checks="results/tables/checks.parquet",
         ceilings="results/tables/ceilings.parquet",
         resources="results/tables/resources.parquet",
+        audit="results/tables/audit.parquet",
+        sanitize="results/tables/sanitize.parquet",
+        profile="results/tables/profile.parquet",
         machines="results/tables/machines.json",
     log:
         "results/logs/collect.log",

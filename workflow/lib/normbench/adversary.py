@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from normbench.check import check, check_copy, expect
 from normbench.contenders import CompileError, Contender, Ours, Unsupported, load
 from normbench.gpu import DeviceLost, Gpu
 from normbench.inputs import JIT_CASES, Case, every
+from normbench.journal import PASSING
 from normbench.kernelfile import Variant
 from normbench.points import canonical_json, short_hash
 from normbench.supervise import utc_now
-from normbench.tensors import Guarded, Tensors, guarded, integers
+from normbench.tensors import Guarded, Tensors, chunks, guarded, integers, poisoned
 from normbench.trial import Failure, columns, failure_of, identity
 from normbench.worker import Session
 
@@ -48,32 +49,49 @@ class Attempt:
     def run(self) -> None:
         row = identity(self.case.point, self.contender, None, self.task) | {"case": self.case.name}
         self.channel.begin((self.unit, row))
+        stage = "final"
         try:
             row |= self._judged()
         except Failure as failure:
             row |= failure.row()
+            stage = failure.stage
         except CompileError as error:
             row |= {"status": "compile_error", "reason": str(error)}
         except DeviceLost as error:
             self.channel.finish((self.unit, "final", row | {"status": "launch_error", "reason": str(error)}))
             raise
-        self.channel.finish((self.unit, "final", row | {"measured_at": utc_now()}))
+        self.channel.finish((self.unit, stage, row | {"measured_at": utc_now()}))
 
     def _judged(self) -> dict[str, Any]:
         point = self.case.point
         reason = self.contender.refusal(point, self.gpu)
         if reason:
             raise Failure("skipped", reason, {})
+        need = 3 * point.rows * point.row_stride * point.element_bytes
+        if need > self.gpu.free_bytes():
+            raise Failure("skipped", f"needs {need / 1e9:.1f} GB of device memory", {}, PASSING)
         tensors = place(self.case, self.gpu)
-        found = [self._variant(tensors, variant) for variant in _some(self._variants(tensors))]
+        found = [self._variant(tensors, variant) for variant in self._variants(tensors)]
         if not found:
             raise Failure("skipped", "no variant of the sweep suits this input", {})
         return max(found, key=lambda row: (row["status"] != "ok", row["tolerance_used"] or 0.0))
 
     def _variants(self, tensors: Tensors) -> list[Variant]:
-        if isinstance(self.contender, Ours):
-            return self.contender.variants_for(tensors, self.gpu, self.task["study"]["block"])
-        return [{}]
+        contender = self.contender
+        if not isinstance(contender, Ours):
+            return [{}]
+        if not self.case.blocks:
+            return _some(contender.variants_for(tensors, self.gpu, self.task["study"]["block"]))
+        found = [contender.variants_for(tensors, self.gpu, [block])[:1] for block in self.case.blocks]
+        return list({canonical_json(variant): variant for some in found for variant in some}.values())
+
+    def _judged_part(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """The tensors of a case, of a large one only the rows that are compared."""
+        if not self.case.large:
+            return dict(tensors)
+        rows = self.case.judged_rows()
+        names = ("gamma", "beta")
+        return {name: tensor if name in names else tensor[rows] for name, tensor in tensors.items()}
 
     def _variant(self, tensors: Tensors, variant: Variant) -> dict[str, Any]:
         try:
@@ -82,12 +100,14 @@ class Attempt:
             tensors.poison()
             outputs = launch()
             self.gpu.synchronize()
-            first = {name: tensor.clone() for name, tensor in outputs.items()}
-            expected = expect(self.case.point, tensors.inputs, with_torch=True)
+            first = {name: tensor.clone() for name, tensor in self._judged_part(outputs).items()}
+            whole = not self.case.large or not any(bool(poisoned(part).any()) for part in chunks(outputs["y"]))
+            given = self._judged_part(tensors.inputs)
+            expected = expect(self.case.point.with_rows(len(given["x"])), given, with_torch=True)
             copied = self.contender.copies
-            verdict = check_copy(tensors.inputs["x"], first["y"]) if copied else check(expected, first)
+            verdict = check_copy(given["x"], first["y"]) if copied else check(expected, first)
             tensors.poison()
-            again = launch()
+            again = self._judged_part(launch())
             self.gpu.synchronize()
         except Unsupported as error:
             raise Failure("skipped", str(error), {}) from error
@@ -96,6 +116,8 @@ class Attempt:
         same = all(bool((integers(first[name]) == integers(again[name].contiguous())).all()) for name in first)
         row = columns(verdict) | {"failing_elements": verdict.failing_elements, "deterministic": same}
         row |= {"status": verdict.status, "reason": verdict.reason, "variant": canonical_json(variant)}
+        if not whole:
+            row |= {"status": "wrong", "reason": "did not write all of its output"}
         if any(not item.guards_intact() for item in tensors.guarded.values()):
             row |= {"status": "wrong", "reason": "wrote outside its output"}
         if tensors.fingerprint() != before:
@@ -115,7 +137,12 @@ def place(case: Case, gpu: Gpu) -> Tensors:
     generator = torch.Generator().manual_seed(int(short_hash(case.name, 6), 16))
     shape = (point.rows, point.hidden)
     x = guarded(shape, ops.torch_dtype(point.dtype), gpu.device, point.row_stride, case.shift.get("x", 0)).view
-    x.copy_(case.x(torch, shape, generator).to(ops.torch_dtype(point.dtype)))
+    if case.large:
+        on_device = torch.Generator(gpu.device).manual_seed(generator.initial_seed())
+        for part in chunks(x):
+            part.normal_(generator=on_device)
+    else:
+        x.copy_(case.x(torch, shape, generator).to(ops.torch_dtype(point.dtype)))
     inputs: dict[str, Any] = {"x": x, "gamma": None, "beta": None}
     param = ops.torch_dtype(point.param_dtype)
     for name, present, centre in (("gamma", ops.has_gamma(point), 1.0), ("beta", ops.has_beta(point), 0.0)):

@@ -1,6 +1,6 @@
 """Finished studies on disk: those published in the archive and those still in results/, read and checked alike.
 
-Verb ``archive``: ``normbench archive check`` looks at a whole archive, see audit.py.
+Verb ``archive``: ``normbench archive check`` looks at a whole archive, see integrity.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from normbench import schema
 from normbench.cli import UserError
 
 Facts = dict[str, Any]
-TABLES = ("cases", "showdown", "ceilings", "resources", "checks")
 OURS = ("cuda", "triton")
 
 
@@ -63,7 +62,7 @@ def files(folder: Path) -> Iterator[Path]:
     """The files of a study that ``collect`` reads, archived or local."""
     yield from (path for name in ("machine.json", "study.json") if (path := folder / name).is_file())
     yield from sorted(folder.glob("*.parquet"))
-    for name in ("cases", "showdown", "checks"):
+    for name in ("cases", "showdown", *schema.ASKED):
         yield from sorted((folder / name).glob("*.parquet"))
 
 
@@ -105,7 +104,7 @@ def read_archived(folder: Path | str) -> Run:
         if machine.get(name) != value:
             path = folder / "machine.json"
             raise ArchiveError(f"{path}: {name} is {machine.get(name)!r}, but the folder says {value!r}")
-    tables = {name: _archived_table(folder, name) for name in TABLES}
+    tables = {name: _archived_table(folder, name) for name in schema.TABLES}
     for name, frame in tables.items():
         strange = frame.filter((pl.col("device") != device) | (pl.col("run") != run))
         if strange.height:
@@ -116,9 +115,8 @@ def read_archived(folder: Path | str) -> Run:
 
 def _archived_table(folder: Path, name: str) -> pl.DataFrame:
     path = folder / f"{name}.parquet"
-    if name == "checks" and not path.exists():
-        return schema.TABLES[name].empty()
-    return schema.read(path, schema.TABLES[name])
+    table = schema.TABLES[name]
+    return table.empty() if table.asked and not path.exists() else schema.read(path, table)
 
 
 def read_json(path: Path) -> Facts:
@@ -161,8 +159,9 @@ def read_local(folder: Path | str, builds: Path | str) -> Run:
         "cases": _concat("cases", [_cases(folder / "cases" / f"{stem}.parquet", showdown) for stem in stems]),
         "ceilings": schema.read(folder / "ceilings.parquet", schema.CEILINGS),
         "resources": _resources(Path(builds), stems),
-        "checks": _checks(folder / "checks", contenders),
     }
+    parts = contenders | set(study["study"]["ops"])
+    tables |= {name: _asked(folder / name, schema.TABLES[name], parts) for name in schema.ASKED}
     for name, frame in tables.items():
         strange = frame.filter(pl.col("device") != device)
         if strange.height and name != "resources":
@@ -243,9 +242,10 @@ def _first(points: set[tuple[Any, ...]]) -> str:
     return " ".join(str(part) for part in min(points, key=str) if part is not None)
 
 
-def _checks(folder: Path, contenders: set[str]) -> pl.DataFrame:
-    paths = [path for path in sorted(folder.glob("*.parquet")) if path.stem in contenders]
-    return _concat("checks", [schema.read(path, schema.CHECKS) for path in paths])
+def _asked(folder: Path, table: schema.Table, parts: set[str]) -> pl.DataFrame:
+    """A table that a target of its own made, from those of its parts (contenders, or ops) that are of the study."""
+    paths = [path for path in sorted(folder.glob("*.parquet")) if path.stem in parts]
+    return _concat(table.name, [schema.read(path, table) for path in paths])
 
 
 def _resources(builds: Path, stems: list[str]) -> pl.DataFrame:
@@ -265,6 +265,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from normbench import audit
+    from normbench import integrity
 
-    return audit.report(args.folder, args.allow_fake)
+    return integrity.report(args.folder, args.allow_fake)

@@ -114,6 +114,13 @@ class Latency(_Section):
     hidden: Hiddens = Field(default=[4096], description="hidden sizes of the latency regime")
 
 
+class Profile(_Section):
+    """The point of the study that `profile` looks at, one launch of each kernel."""
+
+    dtype: DType = Field(default="bf16", description="element type of the profiled point, where the study has it")
+    hidden: _Hidden = Field(default=4096, description="hidden size of the profiled point, or the nearest of the study")
+
+
 class SmallMemory(_Section):
     """Tier for cards whose memory cannot hold the default tensors."""
 
@@ -161,10 +168,15 @@ class Study(_Section):
         default=250.0, gt=0, description="timing budget of a showdown point, all contenders together, ms"
     )
     timeout_s: _Real = Field(default=60.0, gt=0, description="a case that takes longer is ended and becomes a row, s")
+    audit_points: _Whole = Field(
+        default=12, ge=1, description="points that `audit` times with other timers too, all operations together"
+    )
+    profile: Profile = Field(default=Profile(), description="the point that `profile` looks at")
 
     def measured(self) -> dict[str, Any]:
-        """The study without what no number depends on: the title and the architectures of ``cubins``."""
-        return self.model_dump(exclude={"title", "archs"})
+        """The study without what no number of it depends on: the title, the architectures of ``cubins``, and what only
+        ``audit`` and ``profile`` look at."""
+        return self.model_dump(exclude={"title", "archs", "audit_points", "profile"})
 
 
 def root() -> Path:

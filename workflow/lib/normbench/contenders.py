@@ -25,6 +25,7 @@ from normbench.points import Point, canonical_json, short_hash
 from normbench.sources import constant
 from normbench.tensors import Tensors
 
+PORTABLE_CLUSTER = 8  # blocks, on every architecture that has clusters
 STATIC = ("registers", "spill_bytes", "smem_bytes", "blocks_per_sm")
 
 
@@ -113,19 +114,24 @@ class CudaKernel(Ours):
     def _module(self) -> Any:
         return load_binary(self.binary, self.build["format"], self.build["lowered"])
 
-    def _handle(self, symbol: str, smem_bytes: int) -> Any:
-        key = f"{symbol} {smem_bytes}"
+    def _handle(self, symbol: str, smem_bytes: int, cluster: int) -> Any:
+        key = f"{symbol} {smem_bytes} {cluster}"
+        if symbol not in self.build["lowered"]:
+            raise Unsupported(f"{symbol} is not compiled: its axes are outside the sweep")
         if key not in self._handles:
             handle = self._module.get_kernel(symbol)
             if smem_bytes > 48 << 10:
                 allow_smem(handle, smem_bytes)
+            if cluster > PORTABLE_CLUSTER:
+                allow_large_clusters(handle)
             self._handles[key] = handle
         return self._handles[key]
 
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu)
-        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
+        resident = self.static(tensors.point, variant).get("blocks_per_sm", 1)  # not known of code the driver compiles
+        names = self._names(tensors.point, gpu, tensors.alignment()) | variant | {"blocks_per_sm": resident}
         scratch = {
             name: gpu.torch.empty(int(kernelfile.evaluate(size, names)), dtype=gpu.torch.uint8, device=gpu.device)
             for name, size in self.kernel.scratch.items()
@@ -152,7 +158,7 @@ class CudaKernel(Ours):
             grid=grid, block=block, cluster=cluster or None, shmem_size=smem, is_cooperative=launch.cooperative
         )
         arguments = [_argument(name, names, tensors, scratch) for name in launch.args]
-        return config, self._handle(launch.symbol(names), smem), arguments
+        return config, self._handle(launch.symbol(names), smem, cluster), arguments
 
     @cached_property
     def _resources(self) -> dict[str, dict[str, int]]:
@@ -226,13 +232,24 @@ def _argument(name: str, names: dict[str, Any], tensors: Tensors, scratch: dict[
 
 def allow_smem(handle: Any, smem_bytes: int) -> None:
     """More than 48 KB of shared memory a block needs the opt-in."""
+    said = f"{smem_bytes} bytes of shared memory a block"
+    _allow(handle, "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", smem_bytes, said)
+
+
+def allow_large_clusters(handle: Any) -> None:
+    """More than eight blocks a cluster need the opt-in: not every device of an architecture has room for them."""
+    said = f"clusters of more than {PORTABLE_CLUSTER} blocks"
+    _allow(handle, "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1, said)
+
+
+def _allow(handle: Any, attribute: str, value: int, said: str) -> None:
     from cuda.bindings import driver
 
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     kernel = driver.CUkernel(int(handle.handle))
-    (error,) = driver.cuKernelSetAttribute(attribute, smem_bytes, kernel, driver.CUdevice(0))
+    wanted = getattr(driver.CUfunction_attribute, attribute)
+    (error,) = driver.cuKernelSetAttribute(wanted, value, kernel, driver.CUdevice(0))
     if error != driver.CUresult.CUDA_SUCCESS:
-        raise Unsupported(f"the driver refuses {smem_bytes} bytes of shared memory a block ({error.name})")
+        raise Unsupported(f"the driver refuses {said} ({error.name})")
 
 
 class TritonKernel(Ours):

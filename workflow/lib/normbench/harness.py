@@ -25,12 +25,15 @@ LOCK_WAIT_S = 24 * 3600.0
 LAUNCHED_BY = ("tune_samples", "race_ms", "block")  # settings of the study that decide a row beside its point
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments every measuring verb has."""
+def add_arguments(parser: argparse.ArgumentParser, journal: bool = True) -> None:
+    """Arguments every measuring verb has; ``journal``: it keeps one, since its work is more than a few processes."""
     parser.add_argument("--target", required=True, help="device id of a local GPU, or a name of the fleet")
     parser.add_argument("--machine", type=Path, required=True, help="its machine.json")
     parser.add_argument("--sweep", type=Path, required=True, help="the study's sweep.json")
-    parser.add_argument("--journal", type=Path, help="default: results/<target>/journal/<verb>.jsonl")
+    if journal:
+        parser.add_argument("--journal", type=Path, help="default: results/<target>/journal/<verb>.jsonl")
+    else:
+        parser.set_defaults(journal=None)
     parser.add_argument("--out", type=Path, required=True, help="parquet file to write")
 
 

@@ -15,12 +15,17 @@ from normbench.points import Point, Semantics
 Recipe = Callable[[Any, tuple[int, int], Any], Any]  # (torch, shape, generator) -> float64 values
 
 HIDDEN = (1, 2, 3, 31, 33, 64, 128, 512, 768, 1023, 1024, 1025, 1500, 2049, 16384, 32768, 50257)
+INT32_ELEMENTS = 2**31  # beyond what a 32-bit offset can tell apart
 JIT_CASES = frozenset(("K1.1", "K1.offset_1e6", "K2.33333.3", "K5.12", "K12.x", "K17.1e-12", "K23.last", "hidden_1023"))
 
 
 @dataclass(frozen=True)
 class Case:
-    """One input. shift: elements by which a tensor's base is moved off its alignment. plain: random gamma and beta."""
+    """One input. shift: elements by which a tensor's base is moved off its alignment. plain: random gamma and beta.
+
+    blocks: threads a block to try, instead of the study's. large: x ~ N(0, 1) is made on the device and judged by the
+    rows at both ends and where its elements pass 2^31; all of y must have been written.
+    """
 
     name: str
     point: Point
@@ -28,6 +33,14 @@ class Case:
     plain: bool = True
     gamma: Recipe | None = None
     shift: dict[str, int] = field(default_factory=dict)
+    blocks: tuple[int, ...] = ()
+    large: bool = False
+
+    def judged_rows(self) -> list[int]:
+        """Rows of a large case that are compared with the reference."""
+        rows, passing = self.point.rows, INT32_ELEMENTS // self.point.hidden
+        near = [0, 1, 2, *range(passing - 2, passing + 3), *range(rows - 3, rows)]
+        return sorted({row for row in near if 0 <= row < rows})
 
 
 def every(op: str, dtype: str) -> Iterator[Case]:
@@ -97,6 +110,11 @@ def _public(make: _Maker) -> Iterator[Case]:
     yield make("K5.12", 2, 3, _rows(10, 11, 12), plain=False)
     yield make("K5.17", 2, 17, _rows(*range(1, 18)), plain=False)
     yield make("K5.1536", 2, 1536, _alternating(3.0, 1.0), plain=False)
+    if make.dtype == "fp16":
+        for rows, hidden in ((131072, 16384), (4194305, 512), (175000, 12288)):
+            yield make(f"K8.{rows}x{hidden}", rows, hidden, normal(), large=True)
+        for hidden in (3584, 1536, 2560):
+            yield make(f"K11.{hidden}", 16, hidden, normal(), blocks=tuple(32 * warps for warps in (1, 2, 3, 5, 6, 7)))
     yield make("K12.x", 4, 1024, normal(), shift={"x": 1})
     yield make("K12.gamma", 4, 1024, normal(), shift={"gamma": 1})
     yield make("K12.y", 4, 1024, normal(), shift={"y": 1})

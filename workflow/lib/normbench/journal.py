@@ -1,7 +1,8 @@
 """What a measuring process has finished, one JSON line each, flushed to disk as soon as it is heard of.
 
 A line counts only under the ``context`` it was written for: a hash of everything that decides its numbers. Damaged
-lines (a kill in the middle of a write) are passed over.
+lines (a kill in the middle of a write) are passed over, and so are outcomes of the moment (stage ``passing``: a hang,
+memory that somebody else had): whoever starts again gets another try.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 Done = dict[str, dict[str, Any]]
+PASSING = "passing"  # the stage of an outcome that another attempt may change
 
 
 class Journal:
@@ -34,7 +36,7 @@ class Journal:
                 continue
             if isinstance(entry, dict) and entry.get("context") == self.context:
                 done |= {unit: {"stage": stage, "row": row} for unit, stage, row in entry["units"]}
-        return done
+        return {unit: entry for unit, entry in done.items() if entry["stage"] != PASSING}
 
     def append(self, units: list[tuple[str, str, dict[str, Any]]]) -> None:
         """Keep (unit, stage, row) of ``units`` in one line: all or none of them survive a kill."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ class Archive:
     ceilings: pl.DataFrame
     resources: pl.DataFrame
     machines: tuple[Machine, ...]
+    audit: pl.DataFrame = field(default_factory=schema.AUDIT.empty)
+    sanitize: pl.DataFrame = field(default_factory=schema.SANITIZE.empty)
+    profile: pl.DataFrame = field(default_factory=schema.PROFILE.empty)
 
     @property
     def devices(self) -> list[str]:
@@ -120,6 +123,9 @@ class Measured:
     checks: pl.DataFrame
     ceilings: pl.DataFrame
     resources: pl.DataFrame
+    audit: pl.DataFrame
+    sanitize: pl.DataFrame
+    profile: pl.DataFrame
     stored: Mapping[str, pl.DataFrame]
     paths: Mapping[str, str]
     kernels: tuple[kernelfile.Kernel, ...] = ()
@@ -146,6 +152,9 @@ def measured(
         "checks": metrics.newest(own.checks, "contender", "case"),
         "ceilings": _latest(own.ceilings, "name", "size_bytes"),
         "resources": _latest(own.resources, "contender"),
+        "audit": metrics.newest(own.audit, "contender"),
+        "sanitize": metrics.newest(own.sanitize, "contender", "tool"),
+        "profile": metrics.newest(own.profile, "contender"),
     }
     cases = metrics.derive(stored["cases"], own.machines)
     showdown = races(stored["showdown"], own)
@@ -159,6 +168,9 @@ def measured(
         checks=_with_role(stored["checks"]),
         ceilings=stored["ceilings"],
         resources=_with_role(stored["resources"]),
+        audit=labelled(stored["audit"]),
+        sanitize=stored["sanitize"],
+        profile=labelled(stored["profile"]),
         stored=stored,
         paths=paths,
         kernels=tuple(kernels),

@@ -18,6 +18,7 @@ from normbench import (
     document,
     downloads,
     findings,
+    inspections,
     kernelfile,
     measured,
     metrics,
@@ -82,7 +83,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Card:
-    """A kernel's card beside its figures; ``prose`` is its text as (lead, rest) paragraphs."""
+    """A kernel's card beside its figures; ``prose`` is its text as (lead, rest) paragraphs, ``notes`` what the profiler
+    and the sanitizer said of it."""
 
     name: str
     kernel: kernelfile.Kernel | None
@@ -92,6 +94,7 @@ class Card:
     wins: int
     points: int
     figure: Figure | None
+    notes: inspections.Notes
 
 
 def build(one: Measured, title: str = "normbench") -> str:
@@ -124,6 +127,7 @@ def build(one: Measured, title: str = "normbench") -> str:
         ],
         "ceilings": _ceilings(one),
         "noise": metrics.noise_floors(one.showdown),
+        "audit": inspections.audit(one.audit),
         "origins": provenance.origins(one),
         "data": specs.json(themes={"light": theme.LIGHT, "dark": theme.DARK}),
     }
@@ -189,6 +193,7 @@ def _cards(one: Measured, specs: document.Specs) -> Iterator[Card]:
             wins=rows.filter("in_winner_set").height,
             points=rows.height,
             figure=_blockmap(one, name, f"blockmap-{index}", specs),
+            notes=inspections.of_kernel(one, name),
         )
 
 

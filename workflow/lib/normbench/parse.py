@@ -13,7 +13,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from normbench import archive, config, device, fleet, kernelfile, sources
+from normbench import archive, config, device, fleet, kernelfile, schema, sources, tools
 from normbench.config import ConfigError, Study
 from normbench.kernelfile import Kernel
 from normbench.points import canonical_json
@@ -173,11 +173,29 @@ class Plan:
         return sorted(map(str, before | local))
 
     @property
-    def checks(self) -> list[str]:
-        """Tables of ``verify`` that exist; once asked for, they are kept up to date like the rest."""
-        contenders = {*self.measured, *self.baselines}
-        paths = (path for target in self.targets for path in (RESULTS / target / "checks").glob("*.parquet"))
-        return sorted(str(path) for path in paths if path.stem in contenders)
+    def asked(self) -> list[str]:
+        """Tables of ``verify``, ``sanitize``, ``profile`` and ``audit`` that exist; once asked for, they are kept up to
+        date like the rest."""
+        parts = {*self.measured, *self.baselines, *self.study.ops}
+        folders = (RESULTS / target / name for target in self.targets for name in schema.ASKED)
+        return sorted(str(path) for folder in folders for path in folder.glob("*.parquet") if path.stem in parts)
+
+    @property
+    def timers(self) -> str:
+        """A rule parameter: the version of NVBench here, whose rows are made again once it is installed."""
+        return "" if self.fleet else f"cuda-bench {sources.version('cuda-bench')}"
+
+    @property
+    def audited(self) -> int:
+        """Points of ``audit`` for each op."""
+        return max(1, self.study.audit_points // len(self.study.ops))
+
+    def tool(self, name: str) -> str:
+        """A rule parameter: rows that were skipped for want of a tool are made again once it is installed.
+
+        Nothing is said of the hosts of a fleet, which are not this one.
+        """
+        return "" if self.fleet else f"{name} {'found' if tools.present(name) else 'missing'}"
 
     def compared_files(self, run: str) -> list[str]:
         """Files of the archived run that ``--config left=…`` or ``right=…`` names.
@@ -283,6 +301,21 @@ def measuring() -> list[str]:
 def verifying() -> list[str]:
     """The files that define the inputs of ``verify`` and what is done with them."""
     return [str(PACKAGE / name) for name in sources.VERIFYING]
+
+
+def auditing() -> list[str]:
+    """The files that define what ``audit`` compares."""
+    return [str(PACKAGE / name) for name in sources.AUDITING]
+
+
+def sanitizing() -> list[str]:
+    """The files that define what is launched under compute-sanitizer and how its log is read."""
+    return [str(PACKAGE / name) for name in sources.SANITIZING]
+
+
+def profiling() -> list[str]:
+    """The files that define what is launched under ncu and how its figures are read."""
+    return [str(PACKAGE / name) for name in sources.PROFILING]
 
 
 def _relative(path: Path) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from normbench import imports, nvml, nvrtc
+from normbench import imports, nvml, nvrtc, sources, tools
 from normbench.config import root
 from normbench.formats import quantity
 from normbench.host import FIRST_DRIVER, Host, Line, State, first_line
@@ -136,6 +136,25 @@ def _gpu(gpu: Any) -> Line:
     return Line(gpu.device, "warn", f"{found}; used by process {pids}", todo)
 
 
+def inspectors(host: Host) -> Iterator[Line]:
+    """What the targets sanitize, profile and audit run; nothing else wants it, and nothing here without a GPU."""
+    if not host.gpus:
+        return
+    for name, target in (("compute-sanitizer", "sanitize"), ("ncu", "profile")):
+        try:
+            path = tools.find(name)
+            yield Line(name, "ok", f"{tools.version(path) or 'of unknown version'}, {path}")
+        except tools.ToolMissing as missing:
+            yield Line(name, "warn", str(missing), f"nothing, unless you want the target {target}")
+    version = sources.version("cuda-bench")
+    if version:
+        yield Line("NVBench", "ok", f"cuda-bench {version}")
+    else:
+        yield Line(
+            "NVBench", "warn", "cuda-bench is not installed", "for all of the target audit: pip install -e '.[audit]'"
+        )
+
+
 def browser(host: Host) -> Iterator[Line]:
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     path = next(filter(None, map(shutil.which, names)), None)
@@ -180,6 +199,7 @@ PROBES: tuple[Callable[[Host], Iterator[Line]], ...] = (
     imports.torch,
     imports.triton,
     imports.baselines,
+    inspectors,
     browser,
     disk,
     archive,

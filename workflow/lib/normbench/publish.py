@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from normbench import archive, audit, schema, sources
+from normbench import archive, integrity, schema, sources
 from normbench.archive import Run
 from normbench.cli import UserError
 
@@ -90,10 +90,10 @@ def _write(run: Run, folder: Path, commit: str | None) -> None:
     for name, values in (("machine", run.machine), ("study", study)):
         (folder / f"{name}.json").write_text(json.dumps(values, indent=1) + "\n")
     for name, frame in run.tables.items():
-        if name != "checks" or not frame.is_empty():
+        if not (schema.TABLES[name].asked and frame.is_empty()):
             schema.write(frame, schema.TABLES[name], folder / f"{name}.parquet")
     _draw(run, folder)
-    audit.write_sums(folder)
+    integrity.write_sums(folder)
 
 
 def _draw(run: Run, folder: Path) -> None:

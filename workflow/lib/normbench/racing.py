@@ -26,6 +26,7 @@ from normbench.tuning import Bench
 from normbench.worker import Session
 
 ROUNDS_A_BLOCK = 5
+TURNS_OF_A_SUSPECT = 50  # alone, before it may race again: as many as a race has rounds
 MIN_ROUNDS = 15  # fewer give the median of a noisy contender no 95 % interval worth drawing
 
 
@@ -94,7 +95,7 @@ class Race:
             bench = Bench.open(self.point, self.gpu, self.seed, with_torch=True)
         except Failure as failure:
             for runner in wanted:
-                self._fail(runner, failure.row())
+                self._fail(runner, failure)
             return
         starters = [runner for runner in wanted if self._prepare(runner, bench)]
         twin = self._twin(starters)
@@ -103,8 +104,8 @@ class Race:
         if starters:
             self._race(starters, bench)
 
-    def _fail(self, runner: Runner, facts: dict[str, Any]) -> None:
-        self.channel.finish((runner.unit, "final", runner.row | facts | {"measured_at": utc_now()}))
+    def _fail(self, runner: Runner, failure: Failure) -> None:
+        self.channel.finish((runner.unit, failure.stage, runner.row | failure.row() | {"measured_at": utc_now()}))
 
     def _prepare(self, runner: Runner, bench: Bench) -> bool:
         """Bind, capture and check one contender; a failure is its row."""
@@ -115,12 +116,15 @@ class Race:
                 raise Failure("skipped", reason, {})
             runner.trial = attempt(runner.contender, runner.variant, bench.sets, bench.expected, self.gpu)
             runner.errors = columns(self._verified(runner.trial, 0))
+            if runner.unit in self.task.get("suspects", ()):
+                for _ in range(TURNS_OF_A_SUSPECT):
+                    with_stream(self.gpu, runner.trial.replay)
         except CompileError as error:
-            self._fail(runner, {"status": "compile_error", "reason": str(error)})
+            self._fail(runner, Failure("compile_error", str(error), {}))
         except Failure as failure:
-            self._fail(runner, failure.row())
+            self._fail(runner, failure)
         except DeviceLost as error:
-            self._fail(runner, {"status": "launch_error", "reason": str(error)})
+            self._fail(runner, Failure("launch_error", str(error), {}))
             raise
         return bool(runner.errors)
 
@@ -143,13 +147,14 @@ class Race:
         try:
             bench = Bench.open(self.point, self.gpu, self.seed + 500, with_torch=True)
         except Failure as failure:
-            self._fail(twin, failure.row())
+            self._fail(twin, failure)
             return None
         return twin if self._prepare(twin, bench) else None
 
     def _race(self, starters: list[Runner], bench: Bench) -> None:
-        self.channel.begin(*((runner.unit, runner.row) for runner in starters))
+        self.channel.begin()  # the roof is nobody's fault
         roof = self.stream.race_roof(self.point, bench.sets, self.task.get("roofs", {}).get(self.point.key))
+        self.channel.begin(*((runner.unit, runner.row) for runner in starters))
         replays: list[Replay] = [runner.trial.replay for runner in starters if runner.trial]
         observer = Observer(self.nvml, SmClock(self.stream))
         samples = self._rounds([*replays, *roof.replays], observer)
@@ -180,6 +185,7 @@ class Race:
     def _conclude(self, runner: Runner, samples: list[float], race: Outcome) -> dict[str, Any]:
         """Check again, then let the time exist."""
         assert runner.trial is not None
+        self.channel.begin((runner.unit, runner.row))
         moved = ops.compulsory_bytes(self.point)
         # streaming stores leave nothing in L2 but pay for what the contender before them left: up to 3 % on an H200,
         # so a roof timed between others can lie below the same roof timed alone

@@ -25,6 +25,7 @@ STATUSES = (
     "timeout",
     "over_roof",
     "out_of_range",
+    "findings",
 )
 VERDICTS = ("quotable", "clock_drift", "throttled", "shared_gpu", "too_few", "below_resolution")
 DTYPES = ("fp32", "fp16", "bf16")
@@ -78,12 +79,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its columns in order and the columns that together identify a row."""
+    """One table: its columns in order and the columns that together identify a row.
+
+    asked: made only by a target of its own, in parts below results/<target>/<name>/; a study without it is whole.
+    """
 
     name: str
     meaning: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    asked: bool = False
 
     @property
     def schema(self) -> dict[str, pl.DataType | type[pl.DataType]]:
@@ -219,6 +224,7 @@ CHECKS = Table(
         _c("sources", pl.String, "", "hash of the sources that decide numbers, when this row was made"),
     ),
     ("device", "run", "point", "contender", "case"),
+    asked=True,
 )
 CEILINGS = Table(
     "ceilings",
@@ -266,7 +272,74 @@ RESOURCES = Table(
     ),
     ("device", "run", "contender", "arch", "op", "dtype", "param_dtype", "variant", "launch"),
 )
-TABLES = {table.name: table for table in (CASES, SHOWDOWN, CHECKS, CEILINGS, RESOURCES)}
+MADE = (
+    _c("measured_at", pl.String, "", "UTC time, ISO 8601 to the second"),
+    _c("sources", pl.String, "", "hash of the sources that decide numbers, when this row was made"),
+)
+AUDIT = Table(
+    "audit",
+    "Cross-check: the same bound launches and buffers timed by normbench, by NVBench and by Triton's do_bench.",
+    (
+        *IDENTITY,
+        VARIANT,
+        _c("method", pl.String, "", "who timed: normbench, nvbench, nvbench_batch or do_bench", True),
+        *STATUS,
+        *TIMES,
+        _c("version", pl.String, "", "version of the package that timed"),
+        *MADE,
+    ),
+    ("device", "run", "point", "contender", "method"),
+    asked=True,
+)
+SANITIZE = Table(
+    "sanitize",
+    "What compute-sanitizer says of each kernel on small odd shapes; ok is clean.",
+    (
+        _c("device", pl.String, "", "as in the other tables", True),
+        _c("run", pl.String, "", "as in the other tables", True),
+        _c("contender", pl.String, "", "stem of the kernel file", True),
+        _c("lang", pl.String, "", "cuda or triton", True),
+        _c("tool", pl.String, "", "memcheck, racecheck, initcheck or synccheck", True),
+        *STATUS,
+        _c("planned", pl.Int32, "launches", "launches asked for: shapes, types, ops and variants"),
+        _c("launched", pl.Int32, "launches", "launches that ended under the tool; memcheck stops at the first fault"),
+        _c("errors", pl.Int64, "errors", "errors, hazards and warnings the tool counted"),
+        _c("finding", pl.String, "", "the first finding, its lines joined"),
+        _c("version", pl.String, "", "version of compute-sanitizer"),
+        *MADE,
+    ),
+    ("device", "run", "contender", "tool"),
+    asked=True,
+)
+PROFILE = Table(
+    "profile",
+    "One launch of each kernel's winner under Nsight Compute, clocks as they are and buffers rotated as in the study.",
+    (
+        *IDENTITY,
+        VARIANT,
+        *STATUS,
+        _c("kernels", pl.Int32, "kernels", "kernels the launch consists of; times and bytes are their sums"),
+        _c("profiled_us", pl.Float64, "us", "GPU time under the profiler; not to be compared with a race"),
+        _c("bytes", pl.Int64, "B", "compulsory bytes: each input read once, each output written once"),
+        _c("dram_read_bytes", pl.Float64, "B", "bytes read from device memory"),
+        _c("dram_write_bytes", pl.Float64, "B", "bytes written to device memory, while the kernels ran"),
+        _c("l2_hit_rate", pl.Float64, "", "share of L2 sector lookups that hit, 0 to 1"),
+        _c("load_sectors", pl.Float64, "sectors", "32-byte sectors a global load instruction of a warp touches"),
+        _c("store_sectors", pl.Float64, "sectors", "32-byte sectors a global store instruction of a warp touches"),
+        _c("loads", pl.String, "", "global load instructions in the machine code, by width: '16 B x 8, 2 B x 1'"),
+        _c("stores", pl.String, "", "global store instructions in the machine code, by width"),
+        _c("registers", pl.Int32, "registers", "registers a thread, the most of all kernels"),
+        _c("achieved_occupancy", pl.Float64, "", "resident warps over the most a multiprocessor holds, 0 to 1"),
+        _c("stall", pl.String, "", "what warps waited for most, in the profiler's word"),
+        _c("stall_share", pl.Float64, "", "its share of the cycles between two instructions of a warp, 0 to 1"),
+        _c("version", pl.String, "", "version of ncu"),
+        *MADE,
+    ),
+    ("device", "run", "point", "contender"),
+    asked=True,
+)
+TABLES = {table.name: table for table in (CASES, SHOWDOWN, CHECKS, CEILINGS, RESOURCES, AUDIT, SANITIZE, PROFILE)}
+ASKED = tuple(name for name, table in TABLES.items() if table.asked)
 
 
 def validate(frame: pl.DataFrame, table: Table, source: str = "") -> pl.DataFrame:

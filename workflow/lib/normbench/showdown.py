@@ -54,7 +54,7 @@ class Field:
         kernels = [(path, kernelfile.load(path)) for path in args.kernels]
         self.ours = [(path, kernel, builds.get(kernel.stem)) for path, kernel in kernels if args.op in kernel.ops]
         self.baselines = [baseline_path(name) for name in args.baselines]
-        self.winners = _winners(args.cases)
+        self.winners = winners(args.cases)
         self.shas = {entry["spec"]: contenders.load(**entry).sha for entry in self.contenders()}
 
     def contenders(self) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ class Field:
         return list(told.values())
 
 
-def _winners(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[float, str]]:
+def winners(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[float, str]]:
     """(time, variant JSON) of the fastest variant by (point, kernel); a finalist's longer look counts before others."""
     found: dict[tuple[str, str], tuple[float, str]] = {}
     for path in paths:

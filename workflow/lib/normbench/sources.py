@@ -36,6 +36,10 @@ MEASURING = (
 )
 # what decides a check of ``verify`` besides
 VERIFYING = ("adversary.py", "inputs.py", "verify.py")
+# what decides a row of ``audit``, ``sanitize`` and ``profile`` besides
+AUDITING = ("audit.py", "auditing.py")
+SANITIZING = ("sanitize.py", "sanitizer.py", "sanitizing.py", "oddities.py", "tools.py")
+PROFILING = ("profile.py", "profiler.py", "profiling.py", "sass.py", "tools.py")
 PACKAGE = Path(__file__).parent
 BASELINES = PACKAGE.parents[2] / "kernels" / "baselines"
 
@@ -64,6 +68,11 @@ def measuring() -> str:
 def verifying() -> str:
     """Hash of the modules that ``verify`` has besides, its inputs among them."""
     return _hash(PACKAGE / name for name in VERIFYING)[:16]
+
+
+def auditing() -> str:
+    """Hash of the modules that ``audit`` has besides."""
+    return _hash(PACKAGE / name for name in AUDITING)[:16]
 
 
 def _hash(paths: Iterable[Path]) -> str:

@@ -122,7 +122,7 @@ class Streams:
             library.append(FakeStream(2 * tensor_bytes / 3e3) if self.gpu.fake else copy_of(x, y))
         moved = MIXES[mix] * tensor_bytes
         count = launches_a_sample(moved / 4e6, len(sets), point.regime)
-        return RaceRoof([self.gpu.capture(launches, count, len(sets)) for launches in (own, library)], moved)
+        return RaceRoof([self.gpu.capture(launches, count) for launches in (own, library)], moved)
 
 
 def copy_of(source: Any, target: Any) -> Launch:

@@ -1,7 +1,8 @@
 """Runs a worker process over its units and survives whatever it does.
 
 The worker announces each unit before it touches the GPU with it. A worker that dies or hangs is replaced; the unit it
-had announced becomes a row with the reason, and the rest goes on. Every finished unit is journalled at once.
+had announced becomes a row with the reason, and the rest goes on. Of several units announced together none is blamed
+at first: they are suspects, and the next worker tries each of those alone. Every finished unit is journalled at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from normbench.cli import UserError
-from normbench.journal import Done, Journal
+from normbench.journal import PASSING, Done, Journal
 
 LOST = 3  # exit code of a worker whose CUDA context broke; the unit's row was written before it left
 MAX_RESTARTS_WITHOUT_A_UNIT = 2
@@ -40,6 +41,7 @@ class Supervisor:
         self.timeout_s = timeout_s
         self.tick = tick
         self.done: Done = journal.load()
+        self.suspects: set[str] = set()
 
     def run(self) -> Done:
         """All finished units.
@@ -53,23 +55,26 @@ class Supervisor:
             code, announced, tail = self._one_worker()
             if code == 0:
                 return self.done
-            if announced:
+            if len(announced) > 1 and not self.suspects.issuperset(unit for unit, _ in announced):
+                self.suspects |= {unit for unit, _ in announced}
+            elif announced:
                 self._failed(announced, code, tail)
             idle = idle + 1 if self._settled() == settled else 0
             if idle >= MAX_RESTARTS_WITHOUT_A_UNIT:
                 raise UserError(f"the measuring process cannot run: {_last_line(tail) or _ending(code)}")
 
     def _settled(self) -> int:
-        """Grows with every unit that gets an outcome, and once more when that is its last."""
-        return sum(1 + (entry["stage"] == "final") for entry in self.done.values())
+        """Grows with every unit that gets an outcome, once more when that is its last, and with every suspect."""
+        return sum(1 + bool(entry["stage"] != "tune") for entry in self.done.values()) + len(self.suspects)
 
     def _failed(self, announced: Announced, code: int, tail: str) -> None:
         if code == -signal.SIGALRM:
-            status, reason = "timeout", f"took longer than {self.timeout_s:.0f} s and was ended"
+            stage, status, reason = PASSING, "timeout", f"took longer than {self.timeout_s:.0f} s and was ended"
         else:
-            status, reason = "launch_error", f"the process {_ending(code)}: {_last_line(tail)}".rstrip(": ")
+            reason = f"the process {_ending(code)}: {_last_line(tail)}".rstrip(": ")
+            stage, status = "final", "launch_error"
         failed = {"status": status, "reason": reason, "measured_at": utc_now()}
-        self._finish([(unit, "final", row | failed) for unit, row in announced])
+        self._finish([(unit, stage, row | failed) for unit, row in announced])
 
     def _finish(self, units: list[tuple[str, str, dict[str, Any]]]) -> None:
         self.done |= {unit: {"stage": stage, "row": row} for unit, stage, row in units}
@@ -88,7 +93,7 @@ class Supervisor:
             )
             assert process.stdin is not None
             try:
-                process.stdin.write(json.dumps(self.task | {"done": self.done}).encode())
+                process.stdin.write(json.dumps(self._told()).encode())
                 process.stdin.close()
                 announced, hung = self._listen(process)
                 if not hung:
@@ -104,6 +109,9 @@ class Supervisor:
         if tail.strip():
             print(tail, file=sys.stderr)
         return code, announced, tail
+
+    def _told(self) -> dict[str, Any]:
+        return self.task | {"done": self.done, "suspects": sorted(self.suspects)}
 
     def _listen(self, process: subprocess.Popen[bytes]) -> tuple[Announced, bool]:
         """(the units left open; whether it was silent for too long) of a worker's conversation."""

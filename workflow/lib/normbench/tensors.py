@@ -6,6 +6,7 @@ was not done and writes that went astray are both seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,12 @@ def fill_poison(tensor: torch.Tensor) -> None:
 def poisoned(tensor: torch.Tensor) -> torch.Tensor:
     """Elements that still hold the poison."""
     return integers(tensor) == POISON[tensor.element_size()]
+
+
+def chunks(tensor: torch.Tensor, elements: int = 1 << 28) -> Iterator[torch.Tensor]:
+    """Rows of ``tensor`` in turn, about ``elements`` at a time: temporaries of the whole may not fit."""
+    rows = max(1, elements // max(1, tensor.shape[-1]))
+    return (tensor[start : start + rows] for start in range(0, len(tensor), rows))
 
 
 def checksum(tensor: torch.Tensor) -> int:

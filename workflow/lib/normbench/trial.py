@@ -14,8 +14,10 @@ from normbench.check import Expected, Verdict, check, check_copy
 from normbench.contenders import CompileError, Contender, Unsupported
 from normbench.formats import plain
 from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
+from normbench.journal import PASSING
 from normbench.kernelfile import Variant
 from normbench.points import Point, canonical_json
+from normbench.spent import spending
 from normbench.tensors import Tensors, fill_poison
 
 CHECK_COLUMNS = ("err_max_abs", "err_ulp_max", "tolerance", "tolerance_used")
@@ -24,11 +26,12 @@ CONTRACT_COLUMNS = ("accurate", "allclose_torch", "allclose_seed", "bitwise_torc
 
 @dataclass
 class Failure(Exception):
-    """Why a contender has no time at this point, as the row's columns."""
+    """Why a contender has no time at this point, as the row's columns; ``stage`` is that of its unit in the journal."""
 
     status: str
     reason: str
     columns: dict[str, Any]
+    stage: str = "final"
 
     def row(self) -> dict[str, Any]:
         return self.columns | {"status": self.status, "reason": self.reason}
@@ -45,6 +48,7 @@ class Trial:
     expected: Sequence[Expected]
     gpu: Gpu
 
+    @spending("checking")
     def verify(self, index: int) -> Verdict:
         """Poison the outputs of set ``index``, replay once and judge what is there; inputs and guards included.
 
@@ -97,6 +101,7 @@ def worst(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
+@spending("binding")
 def attempt(
     contender: Contender, variant: Variant, sets: Sequence[Tensors], expected: Sequence[Expected], gpu: Gpu
 ) -> Trial:
@@ -111,7 +116,7 @@ def attempt(
         launches = [contender.bind(tensors, variant, gpu) for tensors in sets]
         estimate = estimate_us(point, ops.compulsory_bytes(point))
         count = launches_a_sample(estimate, len(sets), point.regime)
-        return Trial(contender, variant, gpu.capture(launches, count, len(sets)), sets, expected, gpu)
+        return Trial(contender, variant, gpu.capture(launches, count), sets, expected, gpu)
     except Unsupported as error:
         raise Failure("skipped", str(error), {}) from error
     except CompileError as error:
@@ -130,7 +135,7 @@ def failure_of(error: Exception, gpu: Gpu) -> Failure:
     text = f"{type(error).__name__}: {lines[0][:300] if lines else 'no text'}"
     if "OutOfMemory" in type(error).__name__:
         gpu.empty_cache()
-        return Failure("skipped", f"too little memory ({text})", {})
+        return Failure("skipped", f"too little memory ({text})", {}, PASSING)
     try:
         gpu.synchronize()
     except Exception as broken:

@@ -15,9 +15,11 @@ from normbench import ops, timing
 from normbench.check import Expected, expect
 from normbench.contenders import CompileError, Contender, load
 from normbench.gpu import DeviceLost, Gpu, buffer_sets
+from normbench.journal import PASSING
 from normbench.kernelfile import Variant
 from normbench.observe import Observer
 from normbench.points import Point, canonical_json
+from normbench.spent import spending
 from normbench.streams import SmClock, Streams
 from normbench.supervise import utc_now
 from normbench.tensors import Tensors, make_sets, set_bytes
@@ -58,11 +60,15 @@ class Bench:
         count = buffer_sets(set_bytes(point), gpu.l2_bytes, point.regime)
         reason = memory_refusal(point, count, gpu)
         if reason:
-            raise Failure("skipped", reason, {})
+            raise Failure("skipped", reason, {}, PASSING)
         try:
-            sets = make_sets(point, gpu.device, count, seed)
-            expected = [expect(point, tensors.inputs, with_torch) for tensors in sets[:2]]
-        except gpu.torch.OutOfMemoryError as error:  # the estimate was too low: a row, not the end of the process
+            with spending("inputs"):
+                sets = make_sets(point, gpu.device, count, seed)
+                gpu.synchronize()
+            with spending("checking"):
+                expected = [expect(point, tensors.inputs, with_torch) for tensors in sets[:2]]
+                gpu.synchronize()
+        except Exception as error:  # too low an estimate, say: a row, not the end of the process
             raise failure_of(error, gpu) from error
         return cls(point, gpu, sets, expected)
 
@@ -152,7 +158,7 @@ class Tuner:
             row |= self._timed(variant, samples, after)
         except Failure as failure:
             row |= failure.row()
-            stage = "final"
+            stage = failure.stage
         except DeviceLost as error:
             self.channel.finish((unit, "final", row | {"status": "launch_error", "reason": str(error)}))
             raise

@@ -16,6 +16,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from normbench import spent
 from normbench.gpu import DeviceLost, Gpu, open_gpu
 from normbench.supervise import LOST
 
@@ -24,6 +25,7 @@ RUNNERS = {
     "showdown": "racing",
     "ceilings": "roofs",
     "verify": "adversary",
+    "audit": "auditing",
     "bench": "benching",
     "run": "running",
 }
@@ -41,7 +43,7 @@ class Channel:
         self._file.flush()
 
     def begin(self, *units: tuple[str, dict[str, Any]]) -> None:
-        """(unit, identity row) of everything that a crash from here on would have to answer for."""
+        """(unit, identity row) of everything that a crash from here on would have to answer for; none: nobody."""
         self.send({"begin": units})
 
     def finish(self, *units: tuple[str, str, dict[str, Any]]) -> None:
@@ -90,6 +92,7 @@ def main() -> int:
     except DeviceLost as error:
         print(f"the CUDA context is lost: {error}", file=sys.stderr)
         return LOST
+    print(f"spent on {spent.summary()}", file=sys.stderr)
     return 0
 
 

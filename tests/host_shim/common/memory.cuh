@@ -1,0 +1,13 @@
+// The same functions without PTX; this folder is searched before the kernels' own.
+#pragma once
+
+inline uint4* launch_memory() { return host::block->memory.data(); }
+
+template <typename Pointer>
+Pointer aligned(Pointer place) {
+    if (reinterpret_cast<std::uintptr_t>(place) % sizeof(uint4)) throw std::logic_error("16 bytes off their alignment");
+    return place;
+}
+
+inline uint4 load_once(const uint4* from) { return *aligned(from); }
+inline void store(uint4* to, uint4 quad) { *aligned(to) = quad; }

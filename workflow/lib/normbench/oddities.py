@@ -1,0 +1,108 @@
+"""Small odd shapes for ``sanitize``: what steps past an end, off an alignment or into a gap shows on them.
+
+Each (op, dtype) gets every shape; each shape one variant, chosen so that together every value of every axis is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
+from typing import Any
+
+from normbench import kernelfile, ops
+from normbench.kernelfile import Kernel, Variant
+from normbench.points import ELEMENT_BYTES, Point, Semantics
+
+ROWS = (3, 4, 5, 6, 7)
+# one less and one more than blocks, vectors and warps like; then widths that vectors do like; then rows of many passes
+HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 1024, 4096, 16411, 16384)
+# a Triton kernel is compiled for each type, block and alignment, 0.7 s each: it gets so many shapes a (op, dtype)
+JIT_SHAPES = 5
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A piece of work and, by tensor, by how many elements its base is off a 256-byte boundary."""
+
+    point: Point
+    shift: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def aligned(self) -> int:
+        """What ``Tensors.alignment`` will find: the largest power of two, at most 16, in all bases and pitches."""
+        value = 16
+        for name, elements in self.shift.items():
+            size = ELEMENT_BYTES[self.point.param_dtype if name in ("gamma", "beta") else self.point.dtype]
+            value |= elements * size
+        for pitch in (self.point.row_stride, self.point.hidden):
+            value |= pitch * self.point.element_bytes
+        return value & -value
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch to make under the tool."""
+
+    odd: Odd
+    variant: Variant
+
+    def task(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"point": self.odd.point.identity(), "shift": self.odd.shift, "variant": self.variant}
+
+
+def odds(op: str, dtype: str) -> Iterator[Odd]:
+    """The shapes of one op and dtype."""
+    rows = cycle(ROWS)
+    for hidden in HIDDEN:
+        yield Odd(Point(op, dtype, next(rows), hidden))
+    wide = Point(op, dtype, 5, 1024)
+    for name in ("x", "y", *(name for name in ops.OPS[op].inputs if name in ("gamma", "beta"))):
+        yield Odd(wide, {name: 1})
+    semantics = [Semantics(row_stride=1027), Semantics(row_stride=1032), Semantics(gamma=False, beta=False)]
+    semantics += [Semantics(stats=True)]
+    if ops.OPS[op].has_beta:
+        semantics += [Semantics(beta=False), Semantics(gamma=False)]
+    if dtype != "fp32":
+        semantics += [Semantics(param_dtype="fp32")]
+    for one in semantics:
+        yield Odd(replace(wide, semantics=one))
+        yield Odd(Point(op, dtype, 3, 1023, semantics=one))
+
+
+def launches(kernel: Kernel, blocks: Sequence[int], arch: int, sm_count: int) -> list[Launch]:
+    """What to run of one kernel, by op and dtype."""
+    found: list[Launch] = []
+    for index, (op, dtype) in enumerate((op, dtype) for op in kernel.ops for dtype in kernel.dtypes):
+        shapes = list(odds(op, dtype))
+        if kernel.lang == "triton":
+            start = index * JIT_SHAPES % len(shapes)
+            shapes = list(islice(cycle(shapes), start, start + JIT_SHAPES))
+        found += _covering(kernel, shapes, list(blocks), arch, sm_count)
+    return found
+
+
+def _covering(kernel: Kernel, shapes: list[Odd], blocks: list[int], arch: int, sm_count: int) -> list[Launch]:
+    """Each shape that the kernel serves with the variant that shows most that is new; then what is still unseen."""
+    usable = [(odd, variants) for odd in shapes if (variants := _variants(kernel, odd, blocks, arch, sm_count))]
+    seen: set[tuple[str, int]] = set()
+    found = []
+    for odd, variants in usable:
+        found.append(Launch(odd, _newest(variants, seen)))
+        seen |= found[-1].variant.items()
+    for odd, variants in usable:
+        while not (best := _newest(variants, seen)).items() <= seen:
+            found.append(Launch(odd, best))
+            seen |= best.items()
+    return found
+
+
+def _variants(kernel: Kernel, odd: Odd, blocks: list[int], arch: int, sm_count: int) -> list[Variant]:
+    names = kernelfile.launch_names(odd.point, arch, sm_count, odd.aligned)
+    return [] if kernel.refusal(names) else kernel.variants(blocks, names)
+
+
+def _newest(variants: Sequence[Variant], seen: set[tuple[str, int]]) -> Variant:
+    """The first of those with the most axis values that were not run yet."""
+    return max(variants, key=lambda variant: len(variant.items() - seen))
