@@ -35,7 +35,6 @@ echo $!
 STORED = (
     *("--default-storage-provider", "s3", "--default-storage-prefix", "s3://normbench"),
     *("--shared-fs-usage", "persistence", "sources", "source-cache", "software-deployment"),
-    "--keep-storage-local-copies",
 )
 
 
