@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -11,6 +12,7 @@ from subprocess import CompletedProcess
 import jsonschema
 import pytest
 import yaml
+from filelock import Timeout
 
 from normbench import configfiles, device, fleet, harness, supervise
 from normbench.cli import UserError
@@ -161,6 +163,32 @@ def test_a_host_whose_gpus_are_all_gone_is_named_so(tmp_path: Path, monkeypatch:
 
     with pytest.raises(UserError, match=f"{TARGET} is not a GPU of this host, which has no GPU"):
         harness.recorded_gpu(TARGET, TARGET)
+
+
+def test_a_step_on_another_chip_writes_nothing(tmp_path: Path, normbench: Callable[..., CompletedProcess[str]]) -> None:
+    """`machine` ran on the twin; the scheduler gave this step chip A."""
+    machine, out = tmp_path / "machine.json", tmp_path / "ceilings.parquet"
+    machine.write_text(json.dumps({"device": TWIN}))
+    given = {"NORMBENCH_FAKE_GPU": str(both(tmp_path, "a", "twin")), "CUDA_VISIBLE_DEVICES": "0"}
+
+    done = normbench("ceilings", "--target", "x", "--machine", machine, "--sweep", "none", "--out", out, **given)
+
+    assert done.returncode == 1
+    assert f"target x was begun on another chip ({TWIN} is not a GPU of this host, which has {TARGET})" in done.stderr
+    assert not out.exists()
+
+
+def test_a_lock_is_of_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(harness, "LOCK_WAIT_S", 0.1)
+
+    with harness.gpu_lock("GPU-a"):
+        with harness.gpu_lock("GPU-b"):
+            pass
+        with pytest.raises(Timeout), harness.gpu_lock("GPU-a"):
+            pass
+    with harness.gpu_lock("GPU-a"):
+        pass
 
 
 # what is submitted

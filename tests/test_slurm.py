@@ -132,7 +132,6 @@ def test_results_come_back_through_a_storage_plugin(slurm: Slurm, submitter: Sub
             "measurements",
             *("--default-storage-provider", "fs", "--default-storage-prefix", str(storage)),
             *("--shared-fs-usage", "persistence", "sources", "source-cache", "software-deployment"),
-            "--keep-storage-local-copies",
             *("--config", "fleet=fleet.yaml", "ops=rmsnorm"),
         )
     )

@@ -11,14 +11,13 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 import yaml
 
+from bucket_fixture import Bucket, serve
 from workflow_fixture import TARGET, Checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.plugins]
@@ -36,49 +35,13 @@ echo $!
 STORED = (
     *("--default-storage-provider", "s3", "--default-storage-prefix", "s3://normbench"),
     *("--shared-fs-usage", "persistence", "sources", "source-cache", "software-deployment"),
-    "--keep-storage-local-copies",
 )
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """A bucket on this machine, and the environment that leads there."""
-
-    url: str
-
-    @property
-    def environment(self) -> dict[str, str]:
-        names = {"ENDPOINT_URL": self.url, "ACCESS_KEY": "nobody", "SECRET_KEY": "nothing"}
-        return {f"SNAKEMAKE_STORAGE_S3_{name}": value for name, value in names.items()}
-
-    @property
-    def _bucket(self) -> Any:
-        import boto3
-
-        keys = {"aws_access_key_id": "nobody", "aws_secret_access_key": "nothing", "region_name": "us-east-1"}
-        return boto3.resource("s3", endpoint_url=self.url, **keys).Bucket("normbench")
-
-    @property
-    def names(self) -> set[str]:
-        return {entry.key for entry in self._bucket.objects.all()}
-
-    def fetch(self, folder: Path) -> None:
-        """What ``aws s3 sync s3://normbench/results results`` does."""
-        for name in self.names:
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._bucket.download_file(name, str(path))
 
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[Bucket]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield Bucket(f"http://{host}:{port}")
-    server.stop()
+    with serve() as made:
+        yield made
 
 
 def submit(checkout: Checkout, bucket: Bucket, *arguments: str) -> subprocess.CompletedProcess[str]:
