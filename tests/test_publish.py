@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from normbench import archive, audit, publish, schema
+from normbench import archive, integrity, publish, schema
 from normbench.publish import PublishError
 from study_fixture import Study
 
@@ -67,7 +67,7 @@ def test_of_two_hosts_that_publish_one_run_at_once_one_is_told(tmp_path: Path, m
         publish.publish(run, data)
 
     assert [path.name for path in (data / run.device).iterdir()] == [run.run]
-    assert list(audit.check(data)) == []
+    assert list(integrity.check(data)) == []
 
 
 def test_a_study_that_a_clock_put_before_an_earlier_one_is_told_so(tmp_path: Path, normbench: Normbench) -> None:
