@@ -13,9 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -199,19 +199,29 @@ class Sight:
     cores: frozenset[int]
 
 
-def sights(folder: Path) -> Iterator[Sight]:
-    """Every verb of a checkout that is at work and keeps to cores of its own by now."""
+def look(folder: Path) -> frozenset[Sight]:
+    """Every verb of a checkout that is at work and keeps to cores of its own, all of them at one moment.
+
+    To see them one after the other takes a while, so only those count that are still there when the last was seen.
+    """
     import psutil
 
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            command = process.cmdline()
-            if command[1:3] != ["-m", "normbench"] or process.cwd() != str(folder):
-                continue
+    seen = {process: sight(process, folder) for process in psutil.process_iter()}
+    return frozenset(found for process, found in seen.items() if found and sight(process, folder) == found)
+
+
+def sight(process: Any, folder: Path) -> Sight | None:
+    """What a process is of that, None for nothing of it, or no longer."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        command = process.cmdline()
+        if command[1:3] == ["-m", "normbench"] and process.cwd() == str(folder):
             cores = frozenset(process.cpu_affinity())
             if len(cores) < len(os.sched_getaffinity(0)):
                 target = command[command.index("--target") + 1] if "--target" in command else ""
-                yield Sight(command[3], target, cores)
+                return Sight(command[3], target, cores)
+    return None
 
 
 @dataclass(frozen=True)
@@ -242,7 +252,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     )
     looks = []
     while running.poll() is None:
-        looks.append(frozenset(sights(checkout.folder)))
+        looks.append(look(checkout.folder))
         time.sleep(0.05)
     assert running.returncode == 0, log.read_text()
     return Watched(checkout, looks)
