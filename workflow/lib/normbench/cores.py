@@ -18,7 +18,7 @@ from pathlib import Path
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
 LOOK_S = 0.2  # how often a process that waits for cores looks again
-_KEPT = contextlib.ExitStack()  # never closed: the system does that
+_KEPT = contextlib.ExitStack()  # never closed: the end of the interpreter does that
 
 
 def available() -> list[int]:
@@ -48,7 +48,7 @@ def _first_sibling(core: int) -> int:
 
 
 def keep(count: int) -> None:
-    """``own`` for the rest of this process: its last second, spent taking itself down, is on its own cores, too."""
+    """``own`` until the interpreter ends, and still on those cores while it takes itself down, which is a moment."""
     _KEPT.enter_context(own(count))
 
 
