@@ -255,8 +255,9 @@ def test_a_mutant_is_wrong_and_the_kernel_around_it_is_right(
     names = {name: tensors.get(name) for name in shim.POINTERS}
     scalars = {"rows": point.rows, "hidden": point.hidden, "x_stride": point.hidden, "y_stride": point.hidden}
     which = symbols.index(mutant_symbol(mutants.mutants(), fault, dtype))
+    shape = shim.Shape(point.rows, mutants.BLOCK, 0, 1, (fault,))
 
-    shim.launch(library, which, point.rows, mutants.BLOCK, names, **scalars, eps=point.semantics.eps)
+    shim.launch(library, which, shape, names, **scalars, eps=point.semantics.eps)
 
     verdict = check.check(check.expect(point, tensors.inputs), tensors.outputs())
     assert verdict.status in (("ok",) if fault == 0 else ("wrong", "no_work"))
