@@ -209,6 +209,14 @@ def test_fp16_with_fp32_parameters(tmp_path: Path) -> None:
     assert found["y"].tolist() == numpy.array([[-1.3418, -44736, 44736, 1.3418]], "float16").tolist()
 
 
+def test_an_add_op_hands_out_the_sum(tmp_path: Path) -> None:
+    row, found = normalised(tmp_path, op="add_rmsnorm", x=X, residual=2 * X, gamma=GAMMA)
+
+    assert row["arrays"] == ["sum", "y"]
+    assert numpy.array_equal(found["sum"], X + 2 * X)
+    assert found["y"].shape == X.shape
+
+
 @pytest.mark.parametrize("shape", [(40,), (2, 3, 40), (0, 40), (1, 40)])
 def test_the_output_has_the_shape_of_x(tmp_path: Path, shape: tuple[int, ...]) -> None:
     x = numpy.resize(X, shape)
@@ -249,8 +257,11 @@ def test_a_transposed_x_is_read_by_its_rows(tmp_path: Path) -> None:
         ),
         ("layernorm", {"x": X, "gamma": GAMMA, "beta": BETA.astype("float16")}, "gamma is float32, beta is float16"),
         ("layernorm", {"x": X, "eps": numpy.ones(2)}, "eps has shape (2,); it is one number"),
-        ("layernorm", {"x": X, "weight": GAMMA}, "unknown array 'weight'; known: beta, eps, gamma, x"),
+        ("layernorm", {"x": X, "weight": GAMMA}, "unknown array 'weight'; known: beta, eps, gamma, residual, x"),
         ("rmsnorm", {"x": X, "beta": BETA}, "rmsnorm has no beta"),
+        ("rmsnorm", {"x": X, "residual": X}, "rmsnorm has no residual"),
+        ("add_rmsnorm", {"x": X}, "add_rmsnorm needs an array residual"),
+        ("add_rmsnorm", {"x": X, "residual": X[:1]}, "residual is float32 (1, 40), x is float32"),
     ],
 )
 def test_run_says_what_is_wrong_with_the_arrays(tmp_path: Path, op: str, arrays: dict[str, Any], sentence: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from normbench import ops
-from normbench.check import Verdict, check, check_copy, expect
+from normbench.check import Verdict, check, check_copy, expect, torch_eager
 from normbench.contenders import FakeLaunch, Unsupported
 from normbench.gpu import FakeGpu
 from normbench.points import Point, Semantics
@@ -603,3 +603,35 @@ def test_the_faked_gpu_writes_statistics_only_where_they_are_asked_for(gpu: Fake
 def test_rmsnorm_saves_no_mean() -> None:
     assert tensors_of(point(op="rmsnorm", stats=True)).outputs().keys() == {"y", "rstd"}
     assert ops.saves_stats(point(op="rmsnorm", stats=True))
+
+
+# the sum of an add op
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_the_sum_of_an_add_op_has_one_right_value(dtype: str) -> None:
+    work = Point("add_rmsnorm", dtype, 8, 100)
+    tensors = make_sets(work, torch.device("cpu"), 1, 3)[0]
+    x, residual = tensors.inputs["x"], tensors.inputs["residual"]
+    assert x is not None
+    assert residual is not None
+    expected = expect(work, tensors.inputs)
+    y = ops.reference(work, tensors.inputs)["y"].to(x.dtype)
+
+    assert check(expected, {"y": y, "sum": x + residual}).ok
+    assert check(expected, {"y": y}).reason == "the sum was not handed out"
+    off = x + residual
+    off[3, 99] = torch.nextafter(off[3, 99].float(), torch.tensor(9.0)).to(x.dtype) if dtype == "fp32" else -off[3, 99]
+    verdict = check(expected, {"y": y, "sum": off})
+    assert (verdict.status, verdict.accurate) == ("wrong", False)
+    assert verdict.reason == "1 elements of the sum differ from x + residual, rounded once"
+
+
+def test_torch_rounds_the_sum_so_it_is_compared_in_that_mode_only() -> None:
+    inputs = make_sets(Point("add_layernorm", "bf16", 4, 32), torch.device("cpu"), 1, 3)[0].inputs
+
+    def eager(mode: str) -> torch.Tensor | None:
+        return torch_eager(Point("add_layernorm", "bf16", 4, 32, semantics=Semantics(residual=mode)), inputs)
+
+    assert eager("round") is not None
+    assert eager("fp32") is None

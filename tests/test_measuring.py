@@ -31,7 +31,7 @@ from normbench.gpu import DeviceLost, buffer_sets, launches_a_sample
 from normbench.journal import Journal
 from normbench.points import Point, canonical_json
 from normbench.roofs import tensor_sizes
-from normbench.streams import MIXES, expression, variants
+from normbench.streams import MIXES, Streams, expression, variants
 from normbench.supervise import Supervisor
 from normbench.tensors import fill_poison
 
@@ -321,6 +321,23 @@ def test_a_slow_contender_is_slow() -> None:
 
     ratio = slowed["torch_eager"]["time_us_p50"] / plain["torch_eager"]["time_us_p50"]
     assert ratio == pytest.approx(2, rel=0.01)
+
+
+def test_an_add_op_is_judged_by_the_roof_of_two_reads_and_two_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[tuple[str, int]] = []
+    kept = Streams.bind
+    monkeypatch.setattr(
+        Streams,
+        "bind",
+        lambda self, *given: bound.append((given[0], len(set(map(id, given[2]))))) or kept(self, *given),
+    )
+
+    found = race(point("add_rmsnorm")).by("contender")
+
+    assert set(bound) == {("read2_write2", 4)}
+    assert found["triton_row"]["ceiling_gbps"] == pytest.approx(ROOF_GBPS, rel=0.1)
+    assert found["triton_row"]["bytes"] > 3.9 * 256 * 512 * 4
+    assert found["copy"]["status"] == "ok"
 
 
 def test_outside_the_stream_regime_there_is_no_ceiling() -> None:

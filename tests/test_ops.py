@@ -269,3 +269,54 @@ def test_an_ulp_is_the_step_to_the_next_number(dtype: str, value: float, step: f
 def test_a_sum_of_squares_beyond_fp32_is_known_from_the_input(value: float, beyond: bool) -> None:
     """K4; an infinity in the input is another matter: its row is NaN for everybody."""
     assert ops.out_of_range(point(), row(value, -value, value, -value)) is beyond
+
+
+# add ops
+
+
+def added(op: str, dtype: str, mode: str | None) -> tuple[Point, Inputs]:
+    """A row whose sum, 256.5, bf16 rounds to 256."""
+    work = point(f"add_{op}", dtype, 1, 4, residual=mode)
+    x, residual = torch.tensor([[256.0, 1, 2, 3]]), torch.tensor([[0.5, 1, 2, 3]])
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    return work, {"x": x.to(dtypes[dtype]), "residual": residual.to(dtypes[dtype]), "gamma": None, "beta": None}
+
+
+@pytest.mark.parametrize("op", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize(("mode", "first"), [(None, 256.5), ("fp32", 256.5), ("round", 256.0)])
+def test_the_residual_mode_decides_what_is_normalised_and_not_what_is_handed_out(
+    op: str, mode: str | None, first: float
+) -> None:
+    work, inputs = added(op, "bf16", mode)
+
+    found = ops.reference(work, inputs)
+
+    plain = ops.reference(point(op), row(first, 2, 4, 6))
+    assert torch.equal(found["y"], plain["y"])
+    assert found["sum"].tolist() == [[256.5, 2, 4, 6]]
+    assert torch.equal(found["rstd"], plain["rstd"])
+
+
+def test_in_fp32_both_modes_are_one() -> None:
+    assert torch.equal(*(ops.reference(*added("layernorm", "fp32", mode))["y"] for mode in ("fp32", "round")))
+
+
+def test_an_add_op_moves_four_tensors() -> None:
+    work = point("add_layernorm", "bf16", 8, 64)
+
+    assert ops.compulsory_bytes(work) == 4 * 8 * 64 * 2 + 2 * 64 * 2
+    assert ops.OPS[work.op].mix == "read2_write2"
+
+
+def test_the_sum_in_fp32_is_granted_its_rounding() -> None:
+    """A sum of two values of 1e4 that is normalised to size one is known to 1e-3 at best."""
+    x = offset_rows(1e4)
+    inputs = {"x": x, "residual": x.flip(1).contiguous(), "gamma": None, "beta": None}
+    work = point("add_layernorm", "fp32", *x.shape)
+    exact = ops.reference(work, inputs)
+
+    formed = {"x": inputs["x"] + inputs["residual"], "gamma": None, "beta": None}
+    right = ops.reference(point("layernorm", "fp32", *x.shape), formed)["y"]
+
+    assert (right - exact["y"]).abs().max() > 1e-4
+    assert bool(((right - exact["y"]).abs() <= ops.tolerance(work, inputs, exact)).all())

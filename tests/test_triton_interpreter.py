@@ -47,6 +47,11 @@ def cases() -> list[tuple[Point, str]]:
         for hidden in HIDDEN
         for rows, semantics in zip((1, 3, 3, 1, 3), SEMANTICS, strict=True)
     ]
+    found += [
+        (Point(op, dtype, 3, 100, semantics=Semantics(residual="round")), "random")
+        for op in ("add_layernorm", "add_rmsnorm")
+        for dtype in ("fp32", "fp16")
+    ]
     for kind in ("offset 1e2", "offset 1e4", "offset 1e6"):
         found.append((Point("layernorm", "fp32", 3, 1023), kind))
     found += [(Point("layernorm", "fp32", 1, hidden), "constant") for hidden in (256, 1023, 4096)]
@@ -76,11 +81,16 @@ def run_case(module: Any, point: Point, kind: str, variant: dict[str, int]) -> s
     torch.manual_seed(point.hidden)
     dtype, param = ops.torch_dtype(point.dtype), ops.torch_dtype(point.param_dtype)
     stride = point.row_stride
-    buffers = [torch.full((point.rows * stride + 2 * GUARD,), torch.nan, dtype=dtype) for _ in "xy"]
-    x, y = (b[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] for b in buffers)
+    buffers = [torch.full((point.rows * stride + 2 * GUARD,), torch.nan, dtype=dtype) for _ in "xryt"]
+    x, residual, y, total = (
+        b[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] for b in buffers
+    )
+    adds = ops.OPS[point.op].adds
     x.copy_(values(point, kind))
+    residual.copy_(torch.randn(x.shape))
     tensors = {
         "x": x,
+        "residual": residual if adds else None,
         "gamma": torch.randn(point.hidden).to(param) if ops.has_gamma(point) and kind == "random" else None,
         "beta": torch.randn(point.hidden).to(param) if ops.has_beta(point) and kind == "random" else None,
     }
@@ -93,22 +103,31 @@ def run_case(module: Any, point: Point, kind: str, variant: dict[str, int]) -> s
             **tensors,
             **saved,
             y=y,
+            sum=total if adds else None,
             rows=point.rows,
             hidden=point.hidden,
             x_stride=stride,
             y_stride=stride,
             eps=semantics.eps,
-            op=point.op,
+            norm=ops.OPS[point.op].norm,
+            residual_mode=ops.residual_mode(point),
         ),
         **variant,
     )
+    if adds:
+        right = (x + residual).double()
+        # the interpreter cuts fp32 off to bf16 where hardware rounds
+        allowed = ops.ulp(right.abs(), "bf16") if point.dtype == "bf16" else torch.zeros_like(right)
+        if not bool(((total.double() - right).abs() <= allowed).all()):
+            return "hands out a wrong sum"
     used = (y.double() - exact["y"]).abs() / ops.tolerance(point, tensors, exact)
     if not bool((used <= 1).all()):
         return f"uses {float(used.max()):.3g} of the tolerance"
-    outside = buffers[1].clone()
-    outside[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] = torch.nan
-    if not bool(outside.isnan().all()):
-        return "writes outside its rows"
+    for buffer in buffers[2:]:
+        outside = buffer.clone()
+        outside[GUARD : GUARD + point.rows * stride].view(point.rows, stride)[:, : point.hidden] = torch.nan
+        if not bool(outside.isnan().all()):
+            return "writes outside its rows"
     for name, tensor in saved.items():
         if tensor is not None and not torch.allclose(tensor.double(), exact[name], rtol=1e-5, atol=1e-6):
             return f"saves a wrong {name}"

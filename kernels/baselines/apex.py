@@ -10,9 +10,11 @@ DISTRIBUTION = "apex"
 
 def prepare(t):
     """A launch of Apex's fused affine forward."""
-    if t.point.semantics.stats or t.gamma is None or (t.op == "layernorm" and t.beta is None):
+    if t.residual is not None:
+        raise Unsupported("Apex is raced without a residual")
+    if t.point.semantics.stats or t.gamma is None or (t.norm == "layernorm" and t.beta is None):
         raise Unsupported("Apex is raced with gamma (and beta for layernorm), without saved statistics")
     shape = (t.hidden,)
-    if t.op == "layernorm":
+    if t.norm == "layernorm":
         return lambda: {"y": fused_layer_norm_affine(t.x, t.gamma, t.beta, shape, t.eps)}
     return lambda: {"y": fused_rms_norm_affine(t.x, t.gamma, shape, t.eps)}

@@ -18,7 +18,9 @@ def prepare(t):
     Raises:
         Unsupported: gamma or beta is absent, or cuDNN has no engine for the point.
     """
-    if t.point.semantics.stats or t.gamma is None or (t.op == "layernorm" and t.beta is None):
+    if t.residual is not None:
+        raise Unsupported("cuDNN is raced without a residual")
+    if t.point.semantics.stats or t.gamma is None or (t.norm == "layernorm" and t.beta is None):
         raise Unsupported("cuDNN is raced with gamma (and beta for layernorm), without saved statistics")
     # cuDNN takes rows as images of one pixel and hidden channels
     values = {
@@ -26,7 +28,7 @@ def prepare(t):
         "scale": t.gamma.view(1, t.hidden, 1, 1),
         "epsilon": torch.full((1, 1, 1, 1), t.eps),
     }
-    if t.op == "layernorm":
+    if t.norm == "layernorm":
         values["bias"] = t.beta.view(1, t.hidden, 1, 1)
     if t.point.key not in _plans:
         _plans.clear()
@@ -51,7 +53,7 @@ def _plan(t, values):
         intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT, handle=handle
     )
     tensors = {name: graph.tensor_like(value) for name, value in values.items()}
-    norm = graph.layernorm if t.op == "layernorm" else graph.rmsnorm
+    norm = graph.layernorm if t.norm == "layernorm" else graph.rmsnorm
     y, *_ = norm(norm_forward_phase=cudnn.norm_forward_phase.INFERENCE, **tensors)
     y.set_output(True).set_data_type(t.x.dtype)
     try:

@@ -12,9 +12,11 @@ JIT = "hidden"
 
 def prepare(t):
     """A launch of FlashInfer's forward."""
+    if t.residual is not None:
+        raise Unsupported("FlashInfer adds in place, over its inputs")
     if t.point.semantics.stats or t.gamma is None:
         raise Unsupported("FlashInfer needs gamma and saves no statistics")
-    if t.op == "layernorm":
+    if t.norm == "layernorm":
         if t.x.dtype != torch.bfloat16 or t.beta is None:
             raise Unsupported("FlashInfer's layernorm takes bf16 with gamma and beta")
         gamma, beta = t.gamma.float(), t.beta.float()

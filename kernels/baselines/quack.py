@@ -13,6 +13,8 @@ def prepare(t):
     """A launch of QuACK's forward."""
     if t.point.semantics.stats:
         raise Unsupported("QuACK is raced without saved statistics")
+    if t.residual is not None:
+        return _added(t)
     if t.op == "layernorm":
         if t.gamma is None:
             raise Unsupported("QuACK's layernorm needs gamma")
@@ -20,3 +22,18 @@ def prepare(t):
         beta = None if t.beta is None else t.beta.float()
         return lambda: {"y": layernorm_fwd(t.x, gamma, beta, t.eps)}
     return lambda: {"y": rmsnorm_fwd(t.x, t.gamma, eps=t.eps, weight_offset=t.point.semantics.offset)[0]}
+
+
+def _added(t):
+    """Its rmsnorm adds in fp32 and hands the sum out in the type of x."""
+    if t.norm == "layernorm":
+        raise Unsupported("QuACK's layernorm takes no residual")
+    if t.residual_mode == "round" and t.x.element_size() < 4:
+        raise Unsupported("QuACK takes the sum into its norm as formed in fp32")
+    offset = t.point.semantics.offset
+
+    def run():
+        y, total, _ = rmsnorm_fwd(t.x, t.gamma, residual=t.residual, eps=t.eps, weight_offset=offset)
+        return {"y": y, "sum": total}
+
+    return run

@@ -11,10 +11,23 @@ _compiled = {}
 
 
 def _function(t):
-    shape = (t.hidden,)
-    if t.op == "layernorm":
-        return lambda x, gamma, beta: torch.nn.functional.layer_norm(x, shape, gamma, beta, t.eps)
-    return lambda x, gamma, beta: torch.nn.functional.rms_norm(x, shape, gamma, t.eps)
+    """The eager function of x, residual, gamma and beta; it returns y, or (y, sum)."""
+    shape, eps, functional = (t.hidden,), t.eps, torch.nn.functional
+
+    def norm(x, gamma, beta):
+        if t.norm == "layernorm":
+            return functional.layer_norm(x, shape, gamma, beta, eps)
+        return functional.rms_norm(x, shape, gamma, eps)
+
+    if t.residual is None:
+        return lambda x, _, gamma, beta: norm(x, gamma, beta)
+
+    def added(x, residual, gamma, beta):
+        total = x.float() + residual.float()
+        gamma, beta = (None if p is None else p.float() for p in (gamma, beta))
+        return norm(total, gamma, beta).to(x.dtype), total.to(x.dtype)
+
+    return added
 
 
 def prepare(t):
@@ -25,13 +38,17 @@ def prepare(t):
     """
     if t.point.semantics.stats:
         raise Unsupported("torch.compile is raced without saved statistics")
+    if t.residual_mode == "round" and t.x.dtype != torch.float32:
+        raise Unsupported("torch.compile keeps the sum in fp32 whatever the function says")
     if t.point.key not in _compiled:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         _compiled.clear()
         _compiled[t.point.key] = torch.compile(_function(t), fullgraph=True, dynamic=False)
-        _compiled[t.point.key](t.x, t.gamma, t.beta)
+        _compiled[t.point.key](t.x, t.residual, t.gamma, t.beta)
         if torch._dynamo.utils.counters["stats"]["unique_graphs"] != 1:
             raise RuntimeError("torch.compile ran no compiled graph")
     compiled = _compiled[t.point.key]
-    return lambda: {"y": compiled(t.x, t.gamma, t.beta)}
+    if t.residual is None:
+        return lambda: {"y": compiled(t.x, None, t.gamma, t.beta)}
+    return lambda: dict(zip(("y", "sum"), compiled(t.x, t.residual, t.gamma, t.beta), strict=True))

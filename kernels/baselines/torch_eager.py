@@ -1,4 +1,4 @@
-"""PyTorch eager: torch.nn.functional.layer_norm and rms_norm."""
+"""PyTorch eager: torch.nn.functional.layer_norm and rms_norm, after an addition where there is a residual."""
 
 import torch
 
@@ -11,6 +11,8 @@ DISTRIBUTION = "torch"
 def prepare(t):
     """A launch of the eager function; layernorm with statistics by the native operator that returns them."""
     shape = (t.hidden,)
+    if t.residual is not None:
+        return _added(t)
     if t.op == "layernorm" and t.gamma is not None and t.gamma.dtype != t.x.dtype:
         raise Unsupported("torch's layer_norm takes gamma and beta of the input's type")
     if t.op == "layernorm" and t.point.semantics.stats:
@@ -25,3 +27,22 @@ def prepare(t):
     if t.op == "layernorm":
         return lambda: {"y": torch.nn.functional.layer_norm(t.x, shape, t.gamma, t.beta, t.eps)}
     return lambda: {"y": torch.nn.functional.rms_norm(t.x, shape, t.gamma, t.eps)}
+
+
+def _added(t):
+    """The composition a model writes; with the sum in fp32 it has to leave the type of x for a while."""
+    if t.point.semantics.stats:
+        raise Unsupported("the composition hands out no statistics")
+    norm, shape = torch.nn.functional.layer_norm, (t.hidden,)
+    wide = t.residual_mode == "fp32"
+    gamma, beta = (None if p is None else p.float() if wide else p for p in (t.gamma, t.beta))
+
+    def run():
+        total = t.x.float() + t.residual.float() if wide else t.x + t.residual
+        if t.norm == "layernorm":
+            y = norm(total, shape, gamma, beta, t.eps)
+        else:
+            y = torch.nn.functional.rms_norm(total, shape, gamma, t.eps)
+        return {"y": y.to(t.x.dtype), "sum": total.to(t.x.dtype)}
+
+    return run

@@ -1,6 +1,6 @@
 # /// kernel
 # summary = "Triton: one program a row, in chunks; moments merged chunk by chunk."
-# ops = ["layernorm", "rmsnorm"]
+# ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
 # dtypes = ["fp32", "fp16", "bf16"]
 # where = [
 #     "chunk <= 1024 or chunk < 2 * hidden",
@@ -22,6 +22,8 @@
 # Numerics: fp32; eps inside the root; one rounding at the end.
 # Boundaries: places past the end are masked in every load and store and never enter a sum. Row strides are arguments
 # and row offsets 64-bit.
+# Residual: added in fp32 and kept so, or as rounded for the sum that is handed out; both are read again for the second
+# walk.
 # Saved tensors: mean and rstd in fp32 where they are given.
 # Known limits: the row is read twice, the second time from L2 only while the rows in flight fit there.
 
@@ -30,11 +32,27 @@ import triton.language as tl
 
 
 @triton.jit
+def _chunk(x, residual, total, at, inside, ADD: tl.constexpr, ROUND: tl.constexpr, STORE: tl.constexpr):
+    """Values of one chunk in fp32, the residual added; STORE: the sum is written."""
+    values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        values += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        rounded = values.to(total.dtype.element_ty)
+        if STORE:
+            tl.store(total + at, rounded, mask=inside)
+        if ROUND:
+            values = rounded.to(tl.float32)
+    return values
+
+
+@triton.jit
 def _norm_loop(
     x,
+    residual,
     gamma,
     beta,
     y,
+    total,
     mean,
     rstd,
     hidden,
@@ -42,6 +60,8 @@ def _norm_loop(
     y_stride,
     eps,
     CENTRED: tl.constexpr,
+    ADD: tl.constexpr,
+    ROUND: tl.constexpr,
     GAMMA: tl.constexpr,
     BETA: tl.constexpr,
     MEAN: tl.constexpr,
@@ -51,13 +71,16 @@ def _norm_loop(
     row = tl.program_id(0).to(tl.int64)
     x += row * x_stride
     y += row * y_stride
+    if ADD:
+        residual += row * x_stride
+        total += row * y_stride
     columns = tl.arange(0, CHUNK)
     centre = tl.zeros((), dtype=tl.float32)
     low = tl.zeros((), dtype=tl.float32)
     squares = tl.zeros((), dtype=tl.float32)
     for start in range(0, hidden, CHUNK):
         inside = start + columns < hidden
-        values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
+        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, True)
         if CENTRED:
             count = tl.minimum(hidden - start, CHUNK).to(tl.float32)
             first = tl.sum(values, axis=0) / count
@@ -80,7 +103,7 @@ def _norm_loop(
     for back in range(0, hidden, CHUNK):
         start = (hidden - 1) // CHUNK * CHUNK - back
         inside = start + columns < hidden
-        values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
+        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, False)
         if CENTRED:
             values = (values - centre) - low
         values *= scale
@@ -96,19 +119,23 @@ def _norm_loop(
 
 
 def launch(t, chunk, num_warps):
-    """Enqueue one launch over ``t`` (x, gamma, beta, y, mean, rstd, rows, hidden, strides in elements, eps, op)."""
+    """Enqueue one launch over ``t``, the names of contenders.namespace."""
     return _norm_loop[(t.rows,)](
         t.x,
+        t.residual,
         t.gamma,
         t.beta,
         t.y,
+        t.sum,
         t.mean,
         t.rstd,
         t.hidden,
         t.x_stride,
         t.y_stride,
         t.eps,
-        CENTRED=t.op == "layernorm",
+        CENTRED=t.norm == "layernorm",
+        ADD=t.residual is not None,
+        ROUND=t.residual_mode == "round",
         GAMMA=t.gamma is not None,
         BETA=t.beta is not None,
         MEAN=t.mean is not None,

@@ -1,6 +1,6 @@
 # /// kernel
 # summary = "Triton: one program a row, the whole row in a masked block."
-# ops = ["layernorm", "rmsnorm"]
+# ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
 # dtypes = ["fp32", "fp16", "bf16"]
 # where = ["hidden <= 2048 * num_warps", "num_warps == 1 or hidden >= 128 * num_warps"]
 # skip = [{when = "hidden > 65536", reason = "one program holds the row, and 65536 elements are what 32 warps hold"}]
@@ -16,6 +16,7 @@
 # Numerics: fp32, tree sums; eps inside the root; one rounding at the end.
 # Boundaries: places past the end are masked in every load and store, and set to zero again after the mean is
 # subtracted, so that they never enter the variance. Row strides are arguments and row offsets 64-bit.
+# Residual: added in fp32 and kept so, or as rounded for the sum that is handed out.
 # Saved tensors: mean and rstd in fp32 where they are given.
 # Known limits: 65536 elements; a row that is just past a power of two wastes half of the block.
 
@@ -26,9 +27,11 @@ import triton.language as tl
 @triton.jit
 def _norm_row(
     x,
+    residual,
     gamma,
     beta,
     y,
+    total,
     mean,
     rstd,
     hidden,
@@ -36,6 +39,8 @@ def _norm_row(
     y_stride,
     eps,
     CENTRED: tl.constexpr,
+    ADD: tl.constexpr,
+    ROUND: tl.constexpr,
     GAMMA: tl.constexpr,
     BETA: tl.constexpr,
     MEAN: tl.constexpr,
@@ -46,6 +51,12 @@ def _norm_row(
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden
     values = tl.load(x + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        values += tl.load(residual + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+        rounded = values.to(total.dtype.element_ty)
+        tl.store(total + row * y_stride + columns, rounded, mask=inside)
+        if ROUND:
+            values = rounded.to(tl.float32)
     centre = 0.0
     if CENTRED:
         centre = tl.sum(values, axis=0) / hidden
@@ -67,19 +78,23 @@ def _norm_row(
 
 
 def launch(t, num_warps):
-    """Enqueue one launch over ``t`` (x, gamma, beta, y, mean, rstd, rows, hidden, strides in elements, eps, op)."""
+    """Enqueue one launch over ``t``, the names of contenders.namespace."""
     return _norm_row[(t.rows,)](
         t.x,
+        t.residual,
         t.gamma,
         t.beta,
         t.y,
+        t.sum,
         t.mean,
         t.rstd,
         t.hidden,
         t.x_stride,
         t.y_stride,
         t.eps,
-        CENTRED=t.op == "layernorm",
+        CENTRED=t.norm == "layernorm",
+        ADD=t.residual is not None,
+        ROUND=t.residual_mode == "round",
         GAMMA=t.gamma is not None,
         BETA=t.beta is not None,
         MEAN=t.mean is not None,

@@ -15,7 +15,7 @@ from normbench.journal import PASSING
 from normbench.kernelfile import Variant
 from normbench.points import canonical_json, short_hash
 from normbench.supervise import utc_now
-from normbench.tensors import Guarded, Tensors, chunks, guarded, integers, poisoned
+from normbench.tensors import Tensors, chunks, guarded, integers, make_outputs, poisoned, set_bytes
 from normbench.trial import Failure, columns, failure_of, identity
 from normbench.worker import Session
 
@@ -67,7 +67,7 @@ class Attempt:
         reason = self.contender.refusal(point, self.gpu)
         if reason:
             raise Failure("skipped", reason, {})
-        need = 3 * point.rows * point.row_stride * point.element_bytes
+        need = 1.5 * set_bytes(point)
         if need > self.gpu.free_bytes():
             raise Failure("skipped", f"needs {need / 1e9:.1f} GB of device memory", {}, PASSING)
         tensors = place(self.case, self.gpu)
@@ -136,14 +136,19 @@ def place(case: Case, gpu: Gpu) -> Tensors:
     point = case.point
     generator = torch.Generator().manual_seed(int(short_hash(case.name, 6), 16))
     shape = (point.rows, point.hidden)
-    x = guarded(shape, ops.torch_dtype(point.dtype), gpu.device, point.row_stride, case.shift.get("x", 0)).view
-    if case.large:
-        on_device = torch.Generator(gpu.device).manual_seed(generator.initial_seed())
-        for part in chunks(x):
+    dtype = ops.torch_dtype(point.dtype)
+    large = [name for name in ops.OPS[point.op].inputs if name in ops.LARGE]
+    inputs: dict[str, Any] = {"gamma": None, "beta": None}
+    on_device = torch.Generator(gpu.device).manual_seed(generator.initial_seed())
+    # halves, so that the sum of an add op has the value that its norm is to meet
+    values = None if case.large else (case.x(torch, shape, generator) / len(large)).to(dtype)
+    for name in large:
+        inputs[name] = guarded(shape, dtype, gpu.device, point.row_stride, case.shift.get(name, 0)).view
+        if values is not None:
+            inputs[name].copy_(values)
+            continue
+        for part in chunks(inputs[name]):
             part.normal_(generator=on_device)
-    else:
-        x.copy_(case.x(torch, shape, generator).to(ops.torch_dtype(point.dtype)))
-    inputs: dict[str, Any] = {"x": x, "gamma": None, "beta": None}
     param = ops.torch_dtype(point.param_dtype)
     for name, present, centre in (("gamma", ops.has_gamma(point), 1.0), ("beta", ops.has_beta(point), 0.0)):
         if not present:
@@ -157,15 +162,4 @@ def place(case: Case, gpu: Gpu) -> Tensors:
         else:
             values = torch.full((point.hidden,), centre, dtype=torch.float64)
         inputs[name].copy_(values.to(param))
-    return Tensors(point, inputs, _outputs(case, gpu))
-
-
-def _outputs(case: Case, gpu: Gpu) -> dict[str, Guarded]:
-    point = case.point
-    shape = (point.rows, point.hidden)
-    made = {"y": guarded(shape, ops.torch_dtype(point.dtype), gpu.device, shift=case.shift.get("y", 0))}
-    if ops.saves_stats(point):
-        for name in ops.OPS[point.op].outputs:
-            if name in ("mean", "rstd"):
-                made[name] = guarded((point.rows,), gpu.torch.float32, gpu.device)
-    return made
+    return Tensors(point, inputs, make_outputs(point, gpu.device, case.shift))

@@ -29,6 +29,7 @@ class Expected:
     ulp: torch.Tensor
     stats: dict[str, torch.Tensor]
     out_of_range: bool
+    sum: torch.Tensor | None = None
     torch_y: torch.Tensor | None = None
 
 
@@ -69,7 +70,7 @@ def expect(point: Point, inputs: dict[str, torch.Tensor | None], with_torch: boo
     step = torch.empty_like(allowed)
     stats: dict[str, list[torch.Tensor]] = {}
     for rows in _chunks(point):
-        part = {**inputs, "x": x[rows]}
+        part = inputs | {name: inputs[name][rows] for name in ops.LARGE if inputs.get(name) is not None}  # type: ignore[index]
         exact = ops.reference(point, part)
         y[rows] = exact["y"]
         allowed[rows] = ops.tolerance(point, part, exact).to(torch.float32)
@@ -78,8 +79,15 @@ def expect(point: Point, inputs: dict[str, torch.Tensor | None], with_torch: boo
             if name in exact:
                 stats.setdefault(name, []).append(exact[name])
     joined = {name: torch.cat(parts) for name, parts in stats.items()}
+    summed = rounded_sum(x, inputs["residual"]) if ops.OPS[point.op].adds else None
     eager = torch_eager(point, inputs) if with_torch else None
-    return Expected(point, y, allowed, step, joined, ops.out_of_range(point, inputs), eager)
+    return Expected(point, y, allowed, step, joined, ops.out_of_range(point, inputs), summed, eager)
+
+
+def rounded_sum(x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+    """x + residual formed in fp32 and rounded once to their type: what torch, and every kernel, hands out."""
+    assert residual is not None
+    return x + residual
 
 
 def torch_eager(point: Point, inputs: dict[str, Any]) -> torch.Tensor | None:
@@ -87,11 +95,16 @@ def torch_eager(point: Point, inputs: dict[str, Any]) -> torch.Tensor | None:
     import torch
 
     functional = torch.nn.functional
-    shape = (point.hidden,)
+    shape, eps = (point.hidden,), point.semantics.eps
+    x, gamma, beta = inputs["x"], inputs["gamma"], inputs["beta"]
+    if ops.OPS[point.op].adds:
+        x = rounded_sum(x, inputs["residual"])  # torch has no fused form; composed, it rounds the sum
+        if ops.residual_mode(point) == "fp32":
+            return None
     try:
-        if point.op == "layernorm":
-            return functional.layer_norm(inputs["x"], shape, inputs["gamma"], inputs["beta"], point.semantics.eps)
-        return functional.rms_norm(inputs["x"], shape, inputs["gamma"], point.semantics.eps)
+        if ops.OPS[point.op].norm == "layernorm":
+            return functional.layer_norm(x, shape, gamma, beta, eps)
+        return functional.rms_norm(x, shape, gamma, eps)
     except RuntimeError:
         return None
 
@@ -105,7 +118,7 @@ def check(expected: Expected, outputs: dict[str, torch.Tensor]) -> Verdict:
     if bool(poisoned(y).all()):
         return Verdict("no_work", "the output was not written")
     verdict = _errors(expected, y)
-    if verdict.ok and (reason := _wrong_statistic(expected, outputs)):
+    if verdict.ok and (reason := _wrong_sum(expected, outputs) or _wrong_statistic(expected, outputs)):
         return replace(verdict, status="wrong", reason=reason, accurate=False)
     return verdict
 
@@ -168,6 +181,17 @@ def _share(error: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
 
 def _times(used: float | None) -> str:
     return "without a finite value" if used is None else f"at {used:.3g} times it"
+
+
+def _wrong_sum(expected: Expected, outputs: dict[str, torch.Tensor]) -> str | None:
+    """What is wrong with the sum of an add op, which has one right value."""
+    if expected.sum is None:
+        return None
+    if "sum" not in outputs:
+        return "the sum was not handed out"
+    found = outputs["sum"].reshape(expected.sum.shape)
+    bad = int(((found != expected.sum) & ~(found.isnan() & expected.sum.isnan())).sum())
+    return f"{bad} elements of the sum differ from x + residual, rounded once" if bad else None
 
 
 def _wrong_statistic(expected: Expected, outputs: dict[str, torch.Tensor]) -> str | None:

@@ -156,6 +156,10 @@ class Study(_Section):
         description="elements per tensor in the l2 regime",
     )
     latency: Latency = Field(default=Latency(), description="shapes of the latency regime")
+    residual: Literal["fp32", "round"] = Field(
+        default="fp32",
+        description="how an add op takes x + residual into its norm: as formed in fp32, or rounded to the type of x",
+    )
     eps: _Real = Field(default=1e-5, gt=0, description="added to the variance, or to the mean square, inside the root")
     block: Blocks = Field(default=[64, 128, 256, 512, 1024], description="threads a block to sweep, multiples of 32")
     kernels: Patterns = Field(

@@ -54,12 +54,14 @@ class Contender(Protocol):
 def namespace(tensors: Tensors) -> SimpleNamespace:
     """What a Triton ``launch`` and a baseline's ``prepare`` are given."""
     point = tensors.point
-    names = {name: tensors.get(name) for name in ("x", "gamma", "beta", "y", "mean", "rstd")}
+    names = {name: tensors.get(name) for name in ("x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd")}
     y = names["y"]
     return SimpleNamespace(
         **names,
         point=point,
         op=point.op,
+        norm=ops.OPS[point.op].norm,
+        residual_mode=ops.residual_mode(point),
         rows=point.rows,
         hidden=point.hidden,
         eps=point.semantics.eps,
@@ -432,7 +434,9 @@ class FakeLaunch:
             return outputs
         x = self.tensors.inputs["x"]
         if self.copies and x is not None:
-            return {"y": outputs["y"].copy_(x)}
+            residual = self.tensors.inputs.get("residual")
+            added = {} if residual is None else {"sum": outputs["sum"].copy_(residual)}
+            return {"y": outputs["y"].copy_(x)} | added
         exact = ops.reference(self.tensors.point, self.tensors.inputs)
         for name, tensor in outputs.items():
             tensor.copy_(exact[name] * (1.5 if fault == "wrong" else 1.0))

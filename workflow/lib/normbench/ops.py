@@ -25,6 +25,7 @@ class Op:
 
     inputs, outputs: tensor names; x-sized ones are counted per element, gamma and beta per column, statistics per row.
     mix: the access mix its ceiling is measured with. flops: floating-point operations an element, for the roofline.
+    norm: the norm it ends in, layernorm or rmsnorm.
     """
 
     name: str
@@ -35,6 +36,15 @@ class Op:
     flops: int
     subtract_mean: bool
     has_beta: bool
+
+    @property
+    def norm(self) -> str:
+        return "layernorm" if self.subtract_mean else "rmsnorm"
+
+    @property
+    def adds(self) -> bool:
+        """Whether a residual is added to x first, and the sum handed out."""
+        return "residual" in self.inputs
 
 
 OPS = {
@@ -60,8 +70,29 @@ OPS = {
             subtract_mean=False,
             has_beta=False,
         ),
+        Op(
+            "add_layernorm",
+            "sum = x + residual, y = layernorm(sum)",
+            ("x", "residual", "gamma", "beta"),
+            ("y", "sum", "mean", "rstd"),
+            "read2_write2",
+            9,
+            subtract_mean=True,
+            has_beta=True,
+        ),
+        Op(
+            "add_rmsnorm",
+            "sum = x + residual, y = rmsnorm(sum)",
+            ("x", "residual", "gamma"),
+            ("y", "sum", "rstd"),
+            "read2_write2",
+            5,
+            subtract_mean=False,
+            has_beta=False,
+        ),
     )
 }
+LARGE = ("x", "y", "residual", "sum", "dy", "dx")  # tensors with an element for every element of x
 
 
 def has_gamma(point: Point) -> bool:
@@ -77,14 +108,24 @@ def saves_stats(point: Point) -> bool:
     return bool(point.semantics.stats)
 
 
+def residual_mode(point: Point) -> str | None:
+    """How an add op takes the sum into its norm: ``fp32`` as it was formed, ``round`` as it is handed out."""
+    return point.semantics.residual or "fp32" if OPS[point.op].adds else None
+
+
+def large_tensors(point: Point) -> list[str]:
+    """Inputs and outputs that are as large as x."""
+    op = OPS[point.op]
+    return [name for name in op.inputs + op.outputs if name in LARGE]
+
+
 def compulsory_bytes(point: Point) -> int:
     """Bytes a launch must move: each input read once, each output written once, each by its own element size."""
     op = OPS[point.op]
-    big = sum(name in ("x", "y", "residual", "sum", "dy", "dx") for name in op.inputs + op.outputs)
     params = has_gamma(point) + has_beta(point)
     stats = sum(name in ("mean", "rstd") for name in op.outputs) if saves_stats(point) else 0
     return (
-        big * point.rows * point.hidden * point.element_bytes
+        len(large_tensors(point)) * point.rows * point.hidden * point.element_bytes
         + params * point.hidden * ELEMENT_BYTES[point.param_dtype]
         + stats * point.rows * 4
     )
@@ -96,15 +137,21 @@ def flops(point: Point) -> int:
 
 
 def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """Outputs in float64 of the inputs as rounded to their dtype; x is (rows, hidden) with any strides.
+    """Outputs in float64 of the inputs as rounded to their dtype; x and residual are (rows, hidden) with any strides.
 
-    Returns y and the statistics the op has; the statistics are shaped (rows,).
+    Returns y, the statistics the op has, shaped (rows,), and for an add op the exact sum.
     """
     import torch
 
     eps = point.semantics.eps
     x = tensors["x"].to(torch.float64)  # type: ignore[union-attr]
     results: dict[str, torch.Tensor] = {}
+    if OPS[point.op].adds:
+        x = x + tensors["residual"].to(torch.float64)  # type: ignore[union-attr]
+        results["sum"] = x
+        if residual_mode(point) == "round":
+            # as every kernel forms it: the fp32 sum rounded to the type of x
+            x = x.to(torch.float32).to(torch_dtype(point.dtype)).to(torch.float64)
     if OPS[point.op].subtract_mean:
         mean = x.mean(dim=1, keepdim=True)
         # the mean of a float64 row is itself rounded; removing the residual makes constant rows exactly zero
@@ -138,7 +185,8 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
       the output that is u32 (8 + log2 hidden + 2 |mean| rstd) |gamma|. At |mean|/std = 1e6 it is 0.1 and at 1e2 it is
       1e-5: a flat tolerance would either pass a cancelling kernel or fail a right one. A constant row has
       rstd = 1/sqrt(eps); there the term is capped at 1e-3, which an exact two-pass meets by removing the residual of
-      the mean, and a plain one does not.
+      the mean, and a plain one does not;
+    * the sum of an add op in fp32: u32 |sum|, in units of the output u32 |sum| rstd |gamma|.
     """
     import math
 
@@ -157,6 +205,8 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
         drift = u32 * (depth + 2 * exact["mean"].abs() * exact["rstd"])[:, None]
         constant = (exact["rstd"] * math.sqrt(point.semantics.eps) > 0.5)[:, None]
         allowed = allowed + torch.where(constant, drift.clamp(max=1e-3), drift) * scale
+    if "sum" in exact:
+        allowed = allowed + u32 * exact["sum"].abs() * exact["rstd"][:, None] * scale
     return allowed
 
 

@@ -55,10 +55,11 @@ def run(session: Session) -> None:
     """Race at every point of the task."""
     task = session.task
     contenders = {entry["spec"]: load(entry["spec"], _path(entry.get("build"))) for entry in task["contenders"]}
-    winners = [expression("copy", variant) for variant in task.get("roofs", {}).values()]
+    points = [Point.from_identity(row) for row in task["points"]]
+    roofs = task.get("roofs", {})
+    winners = [expression(ops.OPS[point.op].mix, roofs[point.key]) for point in points if point.key in roofs]
     stream = Streams(session.gpu, winners)
-    for number, identity_row in enumerate(task["points"]):
-        point = Point.from_identity(identity_row)
+    for number, point in enumerate(points):
         Race(session, contenders, stream, point, number + 1).run()
         session.gpu.trim()
         session.channel.tick(f"{point.op} {point.dtype} {point.hidden}")

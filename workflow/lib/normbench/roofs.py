@@ -111,7 +111,7 @@ class Roofs:
         """GB/s of torch's device copy."""
         buffers = self._buffers(size, buffer_sets(2 * size, self.gpu.l2_bytes, "stream"))
         launches: list[Launch] = [
-            FakeStream(2 * size / 3e3) if self.gpu.fake else copy_of(mine[0], mine[2]) for mine in buffers
+            FakeStream(2 * size / 3e3) if self.gpu.fake else copy_of(mine[:1], mine[2:3]) for mine in buffers
         ]
         return 2 * size / self._median_us(launches, 2 * size / 4e6, FINAL_SAMPLES, observer) / 1e3, None
 

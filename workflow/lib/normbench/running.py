@@ -17,7 +17,7 @@ from normbench.tensors import Tensors, make_outputs
 from normbench.trial import Failure, attempt, with_stream
 from normbench.worker import Session
 
-ARRAYS = ("beta", "eps", "gamma", "x")
+ARRAYS = ("beta", "eps", "gamma", "residual", "x")
 PARAMETERS = ("gamma", "beta")
 DTYPES = {"float32": "fp32", "float16": "fp16", "uint16": "bf16"}
 
@@ -54,7 +54,7 @@ def outputs_of(task: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
     with_stream(gpu, trial.replay)
     shape = arrays["x"].shape
     return {
-        name: _array(tensor).reshape(shape if name == "y" else shape[:-1])
+        name: _array(tensor).reshape(shape if name in ops.LARGE else shape[:-1])
         for name, tensor in trial.replay.outputs[0].items()
     }
 
@@ -88,6 +88,10 @@ def point_of(arrays: dict[str, Any], task: dict[str, Any]) -> Point:
     dtype, hidden = _dtype("x", x), x.shape[-1]
     if not 1 <= hidden <= ops.MAX_HIDDEN:
         raise BadInput(f"x has {hidden} columns; 1 to {ops.MAX_HIDDEN} can be normalised")
+    if ("residual" in arrays) != ops.OPS[task["op"]].adds:
+        raise BadInput(f"{task['op']} {'needs an array' if ops.OPS[task['op']].adds else 'has no'} residual")
+    if "residual" in arrays and (arrays["residual"].shape, arrays["residual"].dtype) != (x.shape, x.dtype):
+        raise BadInput(f"residual is {arrays['residual'].dtype} {arrays['residual'].shape}, x is {x.dtype} {x.shape}")
     if "beta" in arrays and not ops.OPS[task["op"]].has_beta:
         raise BadInput(f"{task['op']} has no beta")
     values: dict[str, Any] = {name: name in arrays for name in PARAMETERS}
@@ -129,7 +133,9 @@ def _inputs(arrays: dict[str, Any], point: Point, gpu: Gpu) -> dict[str, Any]:
             found = found.view(gpu.torch.bfloat16)
         return found.to(gpu.device)
 
-    return {"x": tensor("x").reshape(point.rows, point.hidden), "gamma": tensor("gamma"), "beta": tensor("beta")}
+    shape = (point.rows, point.hidden)
+    large = {name: tensor(name).reshape(shape) for name in ("x", "residual") if name in arrays}
+    return large | {"gamma": tensor("gamma"), "beta": tensor("beta")}
 
 
 def _variant(contender: Contender, point: Point, gpu: Gpu, task: dict[str, Any]) -> dict[str, int]:

@@ -110,26 +110,32 @@ class Streams:
         return self.kernel(name, grid, variant["block"], 0, *pointers, numpy.int64(count))
 
     def race_roof(self, point: Point, sets: Sequence[Tensors], variant: Variant | None) -> RaceRoof:
-        """The winner of ``ceilings`` and the library copy, over the race's own buffers; nothing where there is none."""
+        """The winner of ``ceilings`` and the library copy, over the race's own buffers; nothing where there is none.
+
+        What is read is copied to what is written, one tensor each or, for an add op, two.
+        """
         mix = ops.OPS[point.op].mix
-        if point.regime != "stream" or variant is None or mix != "copy":
+        if point.regime != "stream" or variant is None:
             return RaceRoof([], 0)
         tensor_bytes = point.rows * point.hidden * point.element_bytes // 16 * 16
+        moved = MIXES[mix] * tensor_bytes
         own, library = [], []
         for tensors in sets:
-            x, y = tensors.inputs["x"], tensors.guarded["y"].view
-            own.append(self.bind(mix, variant, (x, x, y, y), tensor_bytes))
-            library.append(FakeStream(2 * tensor_bytes / 3e3) if self.gpu.fake else copy_of(x, y))
-        moved = MIXES[mix] * tensor_bytes
+            read = [tensor for name, tensor in tensors.inputs.items() if name in ops.LARGE]
+            written = [item.view for name, item in tensors.guarded.items() if name in ops.LARGE]
+            buffers = (read[0], read[-1], written[0], written[-1])
+            own.append(self.bind(mix, variant, buffers, tensor_bytes))
+            library.append(FakeStream(moved / 3e3) if self.gpu.fake else copy_of(read, written))
         count = launches_a_sample(moved / 4e6, len(sets), point.regime)
         return RaceRoof([self.gpu.capture(launches, count) for launches in (own, library)], moved)
 
 
-def copy_of(source: Any, target: Any) -> Launch:
-    """torch's device copy."""
+def copy_of(sources: Sequence[Any], targets: Sequence[Any]) -> Launch:
+    """torch's device copy, of each source to its target."""
 
     def run() -> dict[str, Any]:
-        target.copy_(source)
+        for source, target in zip(sources, targets, strict=True):
+            target.copy_(source)
         return {}
 
     return run

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from normbench import config, schema
+from normbench import config, ops, schema
 from normbench.points import Point, Semantics
 
 GB = 1e9
@@ -23,10 +23,11 @@ def points(study: config.Study, memory_bytes: int | None = None) -> list[Point]:
     memory_bytes: memory of the GPU; with less than the tier's limit the stream regime takes the tier's elements.
     None (no GPU, or not known) takes the default ones.
     """
-    semantics = Semantics(eps=study.eps)
+    mode = study.residual if study.residual != "fp32" else None  # the default, so that it names nothing
+    semantics = {op: Semantics(eps=study.eps, residual=mode if ops.OPS[op].adds else None) for op in study.ops}
     shapes = {regime: list(_shapes(study, regime, memory_bytes)) for regime in study.regimes}
     return [
-        Point(op, dtype, rows, hidden, regime, semantics)
+        Point(op, dtype, rows, hidden, regime, semantics[op])
         for regime, op, dtype in itertools.product(study.regimes, study.ops, study.dtypes)
         for rows, hidden in shapes[regime]
     ]

@@ -155,9 +155,11 @@ def make_inputs(point: Point, device: Any, seed: int) -> dict[str, torch.Tensor 
 
     generator = torch.Generator(device=device).manual_seed(seed)
     dtype, param = ops.torch_dtype(point.dtype), ops.torch_dtype(point.param_dtype)
-    buffer = torch.empty(point.rows, point.row_stride, dtype=dtype, device=device)
-    buffer.normal_(generator=generator)
-    made: dict[str, torch.Tensor | None] = {"x": buffer[:, : point.hidden], "gamma": None, "beta": None}
+    made: dict[str, torch.Tensor | None] = {"gamma": None, "beta": None}
+    for name in ops.OPS[point.op].inputs:
+        if name in ops.LARGE:
+            buffer = torch.empty(point.rows, point.row_stride, dtype=dtype, device=device)
+            made[name] = buffer.normal_(generator=generator)[:, : point.hidden]
     if ops.has_gamma(point):
         made["gamma"] = torch.empty(point.hidden, dtype=param, device=device).normal_(1.0, 0.5, generator=generator)
     if ops.has_beta(point):
@@ -165,15 +167,20 @@ def make_inputs(point: Point, device: Any, seed: int) -> dict[str, torch.Tensor 
     return made
 
 
-def make_outputs(point: Point, device: Any) -> dict[str, Guarded]:
-    """Guarded, poisoned outputs: y, and the statistics where the semantics ask for them."""
+def make_outputs(point: Point, device: Any, shift: dict[str, int] | None = None) -> dict[str, Guarded]:
+    """Guarded, poisoned outputs: y, the sum of an add op, and the statistics where the semantics ask for them.
+
+    shift: elements by which the base of an output is moved off its alignment, by name.
+    """
     import torch
 
-    made = {"y": guarded((point.rows, point.hidden), ops.torch_dtype(point.dtype), device)}
-    if ops.saves_stats(point):
-        for name in ops.OPS[point.op].outputs:
-            if name in ("mean", "rstd"):
-                made[name] = guarded((point.rows,), torch.float32, device)
+    made: dict[str, Guarded] = {}
+    for name in ops.OPS[point.op].outputs:
+        off = (shift or {}).get(name, 0)
+        if name in ops.LARGE:
+            made[name] = guarded((point.rows, point.hidden), ops.torch_dtype(point.dtype), device, shift=off)
+        elif ops.saves_stats(point):
+            made[name] = guarded((point.rows,), torch.float32, device, shift=off)
     for item in made.values():
         item.poison()
     return made
@@ -197,4 +204,4 @@ def make_sets(point: Point, device: Any, sets: int, seed: int) -> list[Tensors]:
 
 def set_bytes(point: Point) -> int:
     """Bytes one buffer set takes."""
-    return 2 * point.rows * point.row_stride * ELEMENT_BYTES[point.dtype]
+    return len(ops.large_tensors(point)) * point.rows * point.row_stride * ELEMENT_BYTES[point.dtype]

@@ -18,7 +18,7 @@ from normbench.journal import PASSING
 from normbench.kernelfile import Variant
 from normbench.points import Point, canonical_json
 from normbench.spent import spending
-from normbench.tensors import Tensors, fill_poison
+from normbench.tensors import Tensors, fill_poison, set_bytes
 
 CHECK_COLUMNS = ("err_max_abs", "err_ulp_max", "tolerance", "tolerance_used")
 CONTRACT_COLUMNS = ("accurate", "allclose_torch", "allclose_seed", "bitwise_torch")
@@ -164,7 +164,7 @@ def memory_refusal(point: Point, sets: int, gpu: Gpu) -> str | None:
     if sets > MOST_SETS:
         return f"too small to stream: {sets} buffer sets would be needed to leave L2; measure it as l2 or latency"
     elements = point.rows * point.row_stride
-    need = sets * 2 * elements * point.element_bytes + 2 * elements * (8 + 4 + 4) + (2 << 30)
+    need = sets * set_bytes(point) + 2 * elements * (8 + 4 + 4) + (2 << 30)
     free = gpu.free_bytes()
     if need > free and not gpu.fake:
         return f"needs {need / 1e9:.1f} GB of device memory, {free / 1e9:.1f} GB are free"
