@@ -11,11 +11,13 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from normbench import check, kernelfile, nvrtc, ops
+from normbench import adversary, check, kernelfile, nvrtc, ops
+from normbench import inputs as cases
 from normbench.points import Point, Semantics
 from normbench.tensors import make_sets
 
@@ -217,6 +219,50 @@ def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[s
 def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
     assert problems(kernel, jobs_of(kernel), tmp_path) == []
+
+
+ELEMENTS = 150_000  # of a case, at most: fibers are slow
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("stem", ["cta_row", "span_row", "cluster_row"])
+def test_every_adversarial_input_is_answered(stem: str, dtype: str, tmp_path: Path) -> None:
+    """The inputs of ``verify`` for the norm that can cancel, each with one variant, judged as there."""
+    import torch
+
+    kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
+    if dtype not in kernel.dtypes:
+        pytest.skip(f"{stem} does not serve {dtype}")
+    draw = random.Random(stem)
+    cpu: Any = SimpleNamespace(torch=torch, device=torch.device("cpu"))
+    chosen = []
+    for case in cases.every("layernorm", dtype):
+        if case.large or not 0 < case.point.rows * case.point.hidden < ELEMENTS:
+            continue
+        tensors = adversary.place(case, cpu)
+        names = kernelfile.launch_names(case.point, 90, 132, tensors.alignment())
+        variants = [] if kernel.refusal(names) else kernel.variants(BLOCKS, names)
+        if variants:
+            chosen.append((case, tensors, names | draw.choice(variants)))
+    assert len(chosen) > 30
+    launch = kernel.launches[0]
+    symbols = sorted({launch.symbol(names) for _, _, names in chosen})
+    headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
+    library = shim.build(kernel, symbols, headers, tmp_path)
+    wrong = []
+    for case, tensors, names in chosen:
+        point = case.point
+        texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
+        grid, block, smem, cluster = (int(kernelfile.evaluate(text, names)) for text in texts)
+        scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
+        scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden}
+        pointers = {name: tensors.get(name) for name in shim.POINTERS}
+        which = symbols.index(launch.symbol(names))
+        shim.launch(library, which, shim.Shape(grid, block, smem, max(cluster, 1), ()), pointers, **scalars)
+        verdict = check.check(check.expect(point, tensors.inputs), tensors.outputs())
+        if verdict.status not in ("ok", "out_of_range"):
+            wrong.append(f"{case.name}: {verdict.reason} {names}")
+    assert wrong == []
 
 
 PLANTED = [

@@ -11,7 +11,7 @@
 //     "vecs in (2, 4) or ADD == 0",
 //     "(lanes, vecs) != (0, 2) or vec == 1 or w_bytes != x_bytes",
 //     "once == 0 or (lanes == 0 and vec > 1 and vecs in (4, 8) and ADD == 0 and x_bytes == 2)",
-//     "once == 0 or hidden >= 4096",
+//     "once == 0 or (hidden >= 4096 and vecs * block * 16 >= hidden * x_bytes)",
 //     "w_bytes == x_bytes or (lanes == 0 and vecs == 2 and once == 0)",
 //     # 16-byte vectors for rows that have them, single elements for the others
 //     "(vec > 1) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",

@@ -12,7 +12,7 @@
 //     "vecs * (lanes or block) >= hidden // 8",
 //     "lanes == 0 or vecs == 4 or hidden // 8 > 128",
 //     "lanes > 0 or block == 64 or vecs * block < hidden // 4",
-//     "lanes > 0 or vecs != 5 or vecs * block < hidden // 6",
+//     "lanes > 0 or vecs == 4 or (4 if vecs == 5 else 5) * block < hidden // 8",
 // ]
 // skip = [
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; cta_row takes others"},
