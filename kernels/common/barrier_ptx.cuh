@@ -1,4 +1,4 @@
-// Barriers in shared memory that count bytes, and the asynchronous copies that bring them: the instructions (sm_90 on).
+// Barriers in shared memory that count the bytes sent to it: the instructions (sm_90 on).
 #pragma once
 
 __device__ __forceinline__ unsigned shared_address(const void* place) {
@@ -9,7 +9,7 @@ __device__ __forceinline__ unsigned shared_address(const void* place) {
 // of all who will.
 __device__ __forceinline__ void barrier_init(unsigned long long* barrier) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // seen by copies and by other blocks too
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // seen by other blocks too
 }
 
 // The one arrival of a phase, with the bytes it shall wait for; some of them may have come already.
@@ -27,13 +27,4 @@ __device__ __forceinline__ void barrier_wait(unsigned long long* barrier, unsign
         "@!ended bra again;\n}" ::"r"(shared_address(barrier)),
         "r"(parity)
         : "memory");
-}
-
-// Starts to copy `bytes`, a multiple of 16, between 16-byte boundaries; they count for the barrier's phase. Whoever calls it
-// knows that nobody reads any more what was in the way.
-__device__ __forceinline__ void bulk_load(uint4* to, const void* from, unsigned bytes, unsigned long long* barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     shared_address(to)),
-                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
-                 : "memory");
 }

@@ -15,9 +15,9 @@ __device__ __forceinline__ unsigned cluster_blocks() {
     return blocks;
 }
 
-// Every thread of the cluster arrives, then waits for all the others. It also waits for the thread's own writes to memory,
-// so it is not for every row.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// Every thread of the cluster arrives, then waits for all the others. Arriving says nothing about what a thread wrote, so that it
+// waits for no memory; barriers that were made before are seen (barrier_init).
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
@@ -28,16 +28,17 @@ __device__ __forceinline__ unsigned there(const void* mine, unsigned rank) {
     return address;
 }
 
-// Sends values to where block `rank` has what this block has at `mine`; their bytes count for its barrier. That block must
-// have made the barrier, and must wait for it before it ends.
-__device__ __forceinline__ void send(const float (&values)[1], float* mine, unsigned rank, unsigned long long* barrier) {
+// Sends a value to where block `rank` has what this block has at `mine`; its bytes count for that block's barrier. That block
+// must have made the barrier, and must wait for it before it ends.
+__device__ __forceinline__ void send(float value, float* mine, unsigned rank, unsigned long long* barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(there(mine, rank)),
-                 "f"(values[0]), "r"(there(barrier, rank))
+                 "f"(value), "r"(there(barrier, rank))
                  : "memory");
 }
 
-__device__ __forceinline__ void send(const float (&values)[2], float* mine, unsigned rank, unsigned long long* barrier) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there(mine, rank)),
-                 "f"(values[0]), "f"(values[1]), "r"(there(barrier, rank))
+__device__ __forceinline__ void send(float4 value, float4* mine, unsigned rank, unsigned long long* barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                     there(mine, rank)),
+                 "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(there(barrier, rank))
                  : "memory");
 }

@@ -7,9 +7,16 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "common/memory.cuh"
+
 // The value of template flag NORM.
 constexpr int LAYERNORM = 0;
 constexpr int RMSNORM = 1;
+
+// The value of template flag ADD: no residual; the sum normalised as formed in fp32; or as rounded to the type of x.
+constexpr int ADD_NONE = 0;
+constexpr int ADD_FP32 = 1;
+constexpr int ADD_ROUND = 2;
 
 template <typename E>
 struct Element;
@@ -78,14 +85,28 @@ struct Slot {
         pack(values);
     }
 
-    // Elements outside the row read as zero.
+    // How many of the elements are in the row.
+    static __device__ __forceinline__ int count(int left) {
+        if constexpr (WIDE) {
+            return left > 0 ? N : 0;
+        } else {
+            const int most = (left + STEP - 1) / STEP;
+            return most < 0 ? 0 : most < N ? most : N;
+        }
+    }
+
+    // Elements outside the row read as zero. ONCE: nobody here reads them again, so they need not pass through L1.
+    template <bool ONCE = false>
     __device__ __forceinline__ void load(const E* mine, int left) {
 #pragma unroll
         for (int k = 0; k < WORDS; ++k) word[k] = 0u;
         if constexpr (WIDE) {
             if (inside(0, left)) {
 #pragma unroll
-                for (int k = 0; k < QUADS; ++k) set(reinterpret_cast<const uint4*>(mine)[k], k);
+                for (int k = 0; k < QUADS; ++k) {
+                    const uint4* const from = reinterpret_cast<const uint4*>(mine) + k;
+                    set(ONCE ? load_once(from) : *from, k);
+                }
             }
         } else {
 #pragma unroll
@@ -111,7 +132,7 @@ struct Slot {
         if constexpr (WIDE) {
             if (inside(0, left)) {
 #pragma unroll
-                for (int k = 0; k < QUADS; ++k) reinterpret_cast<uint4*>(mine)[k] = quad(k);
+                for (int k = 0; k < QUADS; ++k) ::store(reinterpret_cast<uint4*>(mine) + k, quad(k));
             }
         } else {
             float values[N];
@@ -121,6 +142,12 @@ struct Slot {
                 if (inside(j, left)) mine[j * STEP] = Element<E>::narrow(values[j]);
             }
         }
+    }
+
+    __device__ __forceinline__ float first() const {
+        float values[PER];
+        Element<E>::unpack(word[0], values);
+        return values[0];
     }
 
     __device__ __forceinline__ void unpack(float (&values)[N]) const {
@@ -149,3 +176,40 @@ private:
         }
     }
 };
+
+// How a row is held: in its own type, or, where an unrounded sum is to be normalised, in fp32.
+template <typename T, int ADD>
+struct HeldAs {
+    using Type = T;
+};
+
+template <typename T>
+struct HeldAs<T, ADD_FP32> {
+    using Type = float;
+};
+
+template <typename T, int ADD>
+using Held = typename HeldAs<T, ADD>::Type;
+
+// A slot of x and the same of the residual, added in fp32.
+template <int ADD, typename T, int N, int STEP>
+__device__ __forceinline__ Slot<Held<T, ADD>, N, STEP> added(const Slot<T, N, STEP>& x, const Slot<T, N, STEP>& residual) {
+    float values[N], others[N];
+    x.unpack(values);
+    residual.unpack(others);
+#pragma unroll
+    for (int j = 0; j < N; ++j) values[j] += others[j];
+    Slot<Held<T, ADD>, N, STEP> sum;
+    sum.pack(values);
+    return sum;
+}
+
+// A slot in another type: rounded once, or exact.
+template <typename To, typename From, int N, int STEP>
+__device__ __forceinline__ Slot<To, N, STEP> as(const Slot<From, N, STEP>& slot) {
+    float values[N];
+    slot.unpack(values);
+    Slot<To, N, STEP> other;
+    other.pack(values);
+    return other;
+}

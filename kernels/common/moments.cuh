@@ -34,3 +34,20 @@ struct Moments {
         if (rstds != nullptr) rstds[row] = rstd;
     }
 };
+
+// Of some elements: how many they are, a value near their mean, and the sums of d and d^2 with d = x - pivot.
+struct Part {
+    float count;
+    float pivot;
+    float sum;
+    float squares;
+
+    // The same of the same elements about another pivot. Exact algebra: with b = pivot - to, the sums become
+    // S + n b and Q + b (2 S + n b), so that nothing cancels which was not as large before.
+    __device__ __forceinline__ void move(float to) {
+        const float by = pivot - to;
+        squares = fmaf(by, fmaf(count, by, 2.0f * sum), squares);
+        sum = fmaf(count, by, sum);
+        pivot = to;
+    }
+};

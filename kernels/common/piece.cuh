@@ -1,203 +1,228 @@
-// One thread's share of a row, and what the kernels that keep a row on chip do with it.
+// One thread's share of a row that may begin and end anywhere, and what the kernels that keep a row on chip do with it.
 #pragma once
 
 #include "common/element.cuh"
 #include "common/memory.cuh"
 #include "common/moments.cuh"
+#include "common/row.cuh"
 #include "common/span.cuh"
+#include "common/statistics.cuh"
 
-// Up to VECS vectors of a row's body, `threads` apart, and at most one element of its ends. Places outside the row hold 0
-// and are subtracted 0, so that they add nothing to a variance.
-template <typename T, int VECS>
-struct Piece {
-    static constexpr int N = Span<T>::N;
-    using Values = Slot<T, N, 1>;
+__device__ __forceinline__ unsigned long long place(const void* first) { return reinterpret_cast<unsigned long long>(first); }
 
-    Values slot[VECS];
-    T edge;  // as it came: to widen it here would be to wait for it
+// The first elements of a row in each tensor; residual and sum are null where nothing is added. y may be x, and sum may be
+// residual: every element is read before it is written, by one thread.
+template <typename T>
+struct Line {
+    const T* x;
+    const T* residual;
+    T* y;
+    T* sum;
 
-    // row: its first element. lane: of `threads` that share the row.
-    __device__ __forceinline__ void load(const T* row, const Span<T>& span, int lane, int threads) {
-        const uint4* from = reinterpret_cast<const uint4*>(row + span.head) + lane;
-#pragma unroll
-        for (int p = 0; p < VECS; ++p, from += threads) {
-            slot[p].set(p * threads < span.left ? load_once(from) : make_uint4(0u, 0u, 0u, 0u));
-        }
-        edge = edge_of(row, span);
-    }
-
-    // The same of the vectors only, from shared memory. body: the row's.
-    __device__ __forceinline__ void take(const uint4* body, const Span<T>& span, int lane, int threads) {
-#pragma unroll
-        for (int p = 0; p < VECS; ++p) {
-            const int place = lane + p * threads;
-            slot[p].set(place < span.body ? body[place] : make_uint4(0u, 0u, 0u, 0u));
-        }
-    }
-
-    static __device__ __forceinline__ T edge_of(const T* row, const Span<T>& span) {
-        return span.edge >= 0 ? row[span.edge] : Element<T>::narrow(0.0f);
-    }
-
-    __device__ __forceinline__ void forget() {
-#pragma unroll
-        for (int p = 0; p < VECS; ++p) slot[p].forget();
-    }
-
-    __device__ __forceinline__ float total() const {
-        float sum = Element<T>::widen(edge);
-#pragma unroll
-        for (int p = 0; p < VECS; ++p) {
-            float values[N];
-            slot[p].unpack(values);
-#pragma unroll
-            for (int stride = N / 2; stride > 0; stride /= 2) {
-#pragma unroll
-                for (int j = 0; j < stride; ++j) values[j] += values[j + stride];
-            }
-            sum += values[0];
-        }
-        return sum;
-    }
-
-    // Sums of d and d^2 over the elements held, where d = x - pivot. RMSNorm: pivot is 0 and sums[0] is not wanted.
-    template <int NORM>
-    __device__ __forceinline__ void deviations(float pivot, const Span<T>& span, int threads, float (&sums)[2]) const {
-        const float last = Element<T>::widen(edge) - (span.edge >= 0 ? pivot : 0.0f);
-        sums[0] = last;
-        sums[1] = last * last;
-#pragma unroll
-        for (int p = 0; p < VECS; ++p) {
-            const float origin = p * threads < span.left ? pivot : 0.0f;
-            float values[N];
-            slot[p].unpack(values);
-#pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float d = NORM == LAYERNORM ? values[j] - origin : values[j];
-                if constexpr (NORM == LAYERNORM) sums[0] += d;
-                sums[1] = fmaf(d, d, sums[1]);
-            }
-        }
-    }
-
-    // The numbers that normalise this row. sum(values, k) replaces each of an array of floats by its sum over the threads
-    // of the row; k counts the calls a row.
-    template <int NORM, bool FORGET, typename Sum>
-    __device__ __forceinline__ Moments moments(const Span<T>& span, int threads, float inverse, float eps, Sum sum) {
-        float sums[2];
-        if constexpr (NORM == LAYERNORM) {
-            float whole[1] = {total()};
-            sum(whole, 0);
-            const float pivot = whole[0] * inverse;
-            if constexpr (FORGET) forget();
-            deviations<NORM>(pivot, span, threads, sums);
-            sum(sums, 1);
-            if constexpr (FORGET) forget();
-            return Moments::centred(pivot, sums[0], sums[1], inverse, eps);
-        } else {
-            deviations<NORM>(0.0f, span, threads, sums);
-            float squares[1] = {sums[1]};
-            sum(squares, 0);
-            if constexpr (FORGET) forget();
-            return Moments::uncentred(squares[0], inverse, eps);
-        }
-    }
-
-    // Writes the row. source: where the row came from. Vectors are stored whole where y lies to the 16-byte boundaries as x
-    // does; else the row is read again and written element by element, which is right and slow.
-    template <int NORM, typename Affine>
-    __device__ __forceinline__ void store(T* row, const T* source, const Span<T>& span, int hidden, int lane, int threads,
-                                          const Moments& moments, const Affine& affine) const {
-        const auto normalise = [&](float value) {
-            return NORM == LAYERNORM ? moments.normalise(value) : value * moments.rstd;
-        };
-        if ((reinterpret_cast<unsigned long long>(row) ^ reinterpret_cast<unsigned long long>(source)) % 16) {
-#pragma unroll 1
-            for (int i = lane; i < hidden; i += threads) {
-                row[i] = Element<T>::narrow(affine.single(i, normalise(Element<T>::widen(source[i]))));
-            }
-            return;
-        }
-        uint4* to = reinterpret_cast<uint4*>(row + span.head) + lane;
-#pragma unroll
-        for (int p = 0; p < VECS; ++p, to += threads) {
-            if (p * threads < span.left) {
-                float values[N];
-                slot[p].unpack(values);
-#pragma unroll
-                for (int j = 0; j < N; ++j) values[j] = normalise(values[j]);
-                affine.apply(p, values);
-                Values result;
-                result.pack(values);
-                ::store(to, result.quad());
-            }
-        }
-        if (span.edge >= 0) {
-            row[span.edge] = Element<T>::narrow(affine.single(span.edge, normalise(Element<T>::widen(edge))));
-        }
+    // Whether all of them lie alike to the 16-byte boundaries.
+    template <int ADD>
+    __device__ __forceinline__ bool alike() const {
+        unsigned long long differ = place(x) ^ place(y);
+        if constexpr (ADD != ADD_NONE) differ |= (place(x) ^ place(residual)) | (place(x) ^ place(sum));
+        return differ % 16 == 0;
     }
 };
 
-// Gamma and beta at the elements of a Piece. Each thread keeps its own in shared memory, laid out as its vectors of x are,
-// for as long as rows begin at the same offset; no other thread reads them, so no barrier is needed. Absent ones are not
-// kept. BYTES: shared memory a thread.
-template <typename W, int N, int VECS>
+// Gamma and beta for the vectors of a row from element `head` on, seen by one thread; absent ones are 1 and 0.
+// NORM: RMSNorm has no beta. ODD: they may begin between boundaries where the row does not, both alike (`alike`).
+template <typename W, int NORM, bool ODD, int N>
 struct Affine {
-    using Params = Slot<W, N, 1>;
-    static constexpr int QUADS = N * sizeof(W) / 16;
+    const uint2* gamma;  // the boundary before this thread's first element
+    const uint2* beta;
+    unsigned bytes;  // from there to the element
 
-    const W* gamma;
-    const W* beta;
-    uint4* held;  // this thread's first vector; blockDim.x apart
-    int held_head;
-
-    __device__ __forceinline__ Affine(const W* gamma, const W* beta, uint4* shared)
-        : gamma(gamma), beta(beta), held(shared + threadIdx.x), held_head(-1) {}
-
-    // To be called before each row. All threads of a row come with the same head.
-    __device__ __forceinline__ void seek(int head, int body, int lane, int threads) {
-        if (head == held_head) return;
-        held_head = head;
-        if (gamma != nullptr) keep(gamma + head, 0, body, lane, threads);
-        if (beta != nullptr) keep(beta + head, VECS * QUADS, body, lane, threads);
+    static __device__ __forceinline__ bool alike(const W* gamma, const W* beta) {
+        return NORM == RMSNORM || gamma == nullptr || beta == nullptr || (place(gamma) ^ place(beta)) % 8 == 0;
     }
 
-    __device__ __forceinline__ void apply(int p, float (&values)[N]) const {
-        if (gamma != nullptr) {
-            float scale[N];
-            get(p * QUADS, scale);
-#pragma unroll
-            for (int j = 0; j < N; ++j) values[j] *= scale[j];
-        }
-        if (beta != nullptr) {
-            float offset[N];
-            get((VECS + p) * QUADS, offset);
-#pragma unroll
-            for (int j = 0; j < N; ++j) values[j] += offset[j];
-        }
+    __device__ __forceinline__ Affine(const W* from_gamma, const W* from_beta, int head, int lane) {
+        const W* const first = (from_gamma != nullptr ? from_gamma : from_beta) + head;
+        bytes = ODD ? static_cast<unsigned>(place(first)) % 8 : 0;
+        const auto seek = [&](const W* from) {
+            return from == nullptr ? nullptr : reinterpret_cast<const uint2*>(place(from + head + lane * N) - bytes);
+        };
+        gamma = seek(from_gamma);
+        beta = seek(from_beta);
     }
 
-    __device__ __forceinline__ float single(int index, float value) const {
-        if (gamma != nullptr) value *= Element<W>::widen(gamma[index]);
-        if (beta != nullptr) value += Element<W>::widen(beta[index]);
-        return value;
+    // values[r][j] = values[r][j] * gamma + beta for the N elements of the vector that lies `vectors` after the first.
+    template <int ROWS>
+    __device__ __forceinline__ void apply(int vectors, float (&values)[ROWS][N]) const {
+        float scale[N], offset[N];
+        get(gamma, vectors, 1.0f, scale);
+        if constexpr (NORM == LAYERNORM) get(beta, vectors, 0.0f, offset);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                values[r][j] = NORM == LAYERNORM ? fmaf(values[r][j], scale[j], offset[j]) : values[r][j] * scale[j];
+            }
+        }
     }
 
 private:
-    __device__ __forceinline__ void keep(const W* first, int place, int body, int lane, int threads) {
-#pragma unroll 1
-        for (int p = lane; p < body; p += threads, place += QUADS) {
-            Params params;
-            load_shifted(params, first + p * N);
+    __device__ __forceinline__ void get(const uint2* from, int vectors, float absent, float (&values)[N]) const {
+        constexpr int PAIRS = N * sizeof(W) / 8;
+        Slot<W, N, 1> slot;
+        if (from == nullptr) slot.fill(absent);
+        else if constexpr (ODD) load_shifted(slot, from + vectors * PAIRS, bytes);
+        else slot.load(reinterpret_cast<const W*>(from + vectors * PAIRS), N);
+        slot.unpack(values);
+    }
+};
+
+// One element.
+template <int NORM, typename W>
+__device__ __forceinline__ float scaled(const W* gamma, const W* beta, int index, float value) {
+    if (gamma != nullptr) value *= Element<W>::widen(gamma[index]);
+    if (NORM == LAYERNORM && beta != nullptr) value += Element<W>::widen(beta[index]);
+    return value;
+}
+
+// Up to VECS vectors of a row's body, `threads` apart, and at most one element of its ends; places outside the row hold 0.
+template <typename T, int ADD, int VECS, bool ODD>
+struct Piece {
+    static constexpr int N = Span<T>::N;
+    static constexpr bool FORGET = sizeof(T) == 2 && ADD != ADD_FP32;
+    using Values = Slot<T, N, 1>;
+    using Kept = Held<T, ADD>;
+
+    Slot<Kept, N, 1> slot[VECS];
+    T edge, edge_residual;  // as they came: to widen them here would be to wait for them
+
+    // Requests the row, and where a residual is added writes the sum. lane: of `threads` that share the row.
+    __device__ __forceinline__ void load(const Line<T>& line, const Span<T>& span, int lane, int threads) {
+        const int first = span.head + lane * N;
+        const auto whole = [&](Values& to, const T* from, int p) {
+            to.template load<true>(from + p * threads * N, span.left - p * threads);
+        };
+        edge = edge_residual = Element<T>::narrow(0.0f);
+        if constexpr (ADD == ADD_NONE) {
 #pragma unroll
-            for (int q = 0; q < QUADS; ++q) held[(place + q) * blockDim.x] = params.quad(q);
+            for (int p = 0; p < VECS; ++p) whole(slot[p], line.x + first, p);
+            if (ODD && span.edge >= 0) edge = line.x[span.edge];
+        } else {
+            Values x[VECS], residual[VECS];
+#pragma unroll
+            for (int p = 0; p < VECS; ++p) {
+                whole(x[p], line.x + first, p);
+                whole(residual[p], line.residual + first, p);
+            }
+            if (ODD && span.edge >= 0) {
+                edge = line.x[span.edge];
+                edge_residual = line.residual[span.edge];
+                line.sum[span.edge] = Element<T>::narrow(Element<T>::widen(edge) + Element<T>::widen(edge_residual));
+            }
+#pragma unroll
+            for (int p = 0; p < VECS; ++p) {
+                slot[p] = added<ADD>(x[p], residual[p]);
+                as<T>(slot[p]).store(line.sum + first + p * threads * N, span.left - p * threads);
+            }
         }
     }
 
-    __device__ __forceinline__ void get(int place, float (&values)[N]) const {
-        Params params;
+    __device__ __forceinline__ float end() const {
+        float value = Element<T>::widen(edge);
+        if constexpr (ADD != ADD_NONE) value += Element<T>::widen(edge_residual);
+        return ADD == ADD_ROUND ? Element<T>::widen(Element<T>::narrow(value)) : value;
+    }
+
+    // What the thread's warp finds of its elements.
+    template <int NORM, typename Team>
+    __device__ __forceinline__ Part part(const Span<T>& span, int threads, int hidden) {
+        const auto each = [&](auto visit) {
 #pragma unroll
-        for (int q = 0; q < QUADS; ++q) params.set(held[(place + q) * blockDim.x], q);
-        params.unpack(values);
+            for (int p = 0; p < VECS; ++p) {
+                const bool held = p * threads < span.left;
+                float values[N];
+                slot[p].unpack(values);
+                visit(values, [&](int) { return held; });
+            }
+            if constexpr (ODD) {
+                const float value[1] = {end()};
+                visit(value, [&](int) { return span.edge >= 0; });
+            }
+        };
+        const auto count = [&] {
+            int found = ODD && span.edge >= 0 ? 1 : 0;
+#pragma unroll
+            for (int p = 0; p < VECS; ++p) found += p * threads < span.left ? N : 0;
+            return found;
+        };
+        return part_of<NORM, Team>(each, count, !ODD || span.left > 0 ? slot[0].first() : end(), hidden);
+    }
+
+    __device__ __forceinline__ void forget() {
+        if constexpr (FORGET) {
+#pragma unroll
+            for (int p = 0; p < VECS; ++p) slot[p].forget();
+        }
     }
 };
+
+// Writes ROWS rows that lie alike, so that gamma and beta are read once for all of them. row: null for one that is not there.
+template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename W>
+__device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Moments (&moments)[ROWS],
+                                      T* const (&row)[ROWS], const Span<T>& span, int lane, int threads, const W* gamma,
+                                      const W* beta) {
+    constexpr int N = Span<T>::N;
+    const Affine<W, NORM, ODD, N> affine(gamma, beta, span.head, lane);
+    const auto normalise = [&](int r, float value) {
+        return NORM == LAYERNORM ? moments[r].normalise(value) : value * moments[r].rstd;
+    };
+#pragma unroll
+    for (int p = 0; p < VECS; ++p) {
+        if (p * threads >= span.left) break;
+        float values[ROWS][N];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            piece[r].slot[p].unpack(values[r]);
+#pragma unroll
+            for (int j = 0; j < N; ++j) values[r][j] = normalise(r, values[r][j]);
+        }
+        affine.apply(p * threads, values);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            if (ROWS > 1 && row[r] == nullptr) continue;
+            Slot<T, N, 1> result;
+            result.pack(values[r]);
+            result.store(row[r] + span.head + lane * N + p * threads * N, 1);
+        }
+    }
+    if constexpr (ODD) {
+        static_assert(ROWS == 1, "rows that lie alike have no ends in common");
+        if (span.edge >= 0) {
+            const float value = normalise(0, piece[0].end());
+            row[0][span.edge] = Element<T>::narrow(scaled<NORM>(gamma, beta, span.edge, value));
+        }
+    }
+}
+
+// A row whose tensors lie differently: element by element, and read again for each walk. Right, and slow.
+template <int NORM, int ADD, typename T, typename W, typename Team>
+__device__ __forceinline__ Moments plain_row(const Line<T>& line, const W* gamma, const W* beta, int hidden, int lane,
+                                             int threads, float eps, const Team& team) {
+    const Row<T, ADD> in{line.x, line.residual};
+    const auto each = [&](auto visit) {
+#pragma unroll 1
+        for (int i = lane; i < hidden; i += threads) {
+            const float value[1] = {in[i]};
+            visit(value, [](int) { return true; });
+        }
+    };
+    const auto count = [&] { return lane < hidden ? (hidden - lane + threads - 1) / threads : 0; };
+    const float first = lane < hidden ? in[lane] : 0.0f;
+    const Moments moments = statistics<NORM>(team, each, count, first, hidden, eps);
+#pragma unroll 1
+    for (int i = lane; i < hidden; i += threads) {
+        const float value = in[i];
+        if constexpr (ADD != ADD_NONE) line.sum[i] = Element<T>::narrow(value);
+        line.y[i] = Element<T>::narrow(scaled<NORM>(gamma, beta, i, moments.normalise(value)));
+    }
+    return moments;
+}

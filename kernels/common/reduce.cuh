@@ -26,7 +26,7 @@ struct Group {
     // Replaces each value by its sum over the group, in every thread. All threads of the block call it together.
     // scratch: COUNT * 32 floats of shared memory that no earlier call used (so one barrier is enough), unused in a warp.
     template <int COUNT>
-    static __device__ __forceinline__ void sum(float (&values)[COUNT], float* scratch) {
+    static __device__ __forceinline__ void sum(float (&values)[COUNT], float* scratch = nullptr) {
         within_warp<IN_WARP ? LANES : 32>(values);
         if constexpr (!IN_WARP) {
             const int lane = threadIdx.x % 32;
@@ -51,5 +51,37 @@ private:
 #pragma unroll
             for (int k = 0; k < COUNT; ++k) values[k] += __shfl_xor_sync(0xffffffffu, values[k], offset);
         }
+    }
+};
+
+// The threads of one row as statistics.cuh sees them: those that reach each other by shuffles, and how warps hand each
+// other what they found. WHOLE: there is one warp, or a part of one, and nothing to hand.
+template <int LANES>
+struct Team {
+    using Near = Group<LANES>;
+    static constexpr bool WHOLE = true;
+    float4* scratch;  // unused
+};
+
+// A block, for one row. scratch: 32 vectors of shared memory.
+template <>
+struct Team<0> {
+    using Near = Group<32>;
+    static constexpr bool WHOLE = false;
+    float4* scratch;
+
+    __device__ __forceinline__ int warps() const { return static_cast<int>(blockDim.x) / 32; }
+
+    // Hands out what a warp has in its first lane.
+    template <typename V>
+    __device__ __forceinline__ void post(V mine) const {
+        if (threadIdx.x % 32 == 0) reinterpret_cast<V*>(scratch)[threadIdx.x / 32] = mine;
+    }
+
+    // What all warps have handed out, in their order.
+    template <typename V>
+    __device__ __forceinline__ const V* posted() const {
+        __syncthreads();
+        return reinterpret_cast<const V*>(scratch);
     }
 };

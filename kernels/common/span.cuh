@@ -16,7 +16,10 @@ struct Span {
     int left;  // vectors from this thread's first one, which is its lane's, to the end of the body
     int edge;  // this thread's element of the ends, or -1: lanes 0 to N - 1 hold the head, N to 2 N - 1 the tail
 
+    // ODD: false where rows are known to begin and end on boundaries.
+    template <bool ODD = true>
     static __device__ __forceinline__ Span of(const T* row, int hidden, int lane) {
+        if constexpr (!ODD) return {0, hidden / N, hidden / N - lane, -1};
         const int before = -static_cast<int>(reinterpret_cast<unsigned long long>(row) / sizeof(T)) & (N - 1);
         const int head = before < hidden ? before : hidden;
         const int body = static_cast<unsigned>(hidden - head) / N;
@@ -26,31 +29,25 @@ struct Span {
     }
 };
 
-// Fills a slot with N elements from any element address. The words come in aligned vectors, one more than fit where they
-// begin between two boundaries, and are moved down by the difference: 2 loads and some 15 operations in place of 8 loads
-// of 2 bytes. A vector is read only where it holds a wanted element; the rest of it may lie outside the array, which no
+// Fills a slot with N elements that begin `bytes` bytes, 0 to 7, behind an 8-byte boundary. The words come in aligned pairs,
+// one pair more than fit where they begin between boundaries, and move down by the difference: for 8 elements of 2 bytes that is
+// 3 loads, 5 selections and 4 funnel shifts in place of 8 loads. (Aligned vectors of 16 bytes are 2 loads, but 11
+// selections.) A pair is read only where it holds a wanted element; the rest of it may lie outside the array, which no
 // protection of memory can see, for that is by far larger units.
 template <typename E, int N>
-__device__ __forceinline__ void load_shifted(Slot<E, N, 1>& slot, const E* mine) {
+__device__ __forceinline__ void load_shifted(Slot<E, N, 1>& slot, const uint2* boundary, unsigned bytes) {
     constexpr int WORDS = Slot<E, N, 1>::WORDS;
-    const unsigned long long address = reinterpret_cast<unsigned long long>(mine);
-    const unsigned shift = address % 16;
-    const uint4* const from = reinterpret_cast<const uint4*>(address - shift);
-    unsigned word[WORDS + 4];
+    unsigned word[WORDS + 2];
 #pragma unroll
-    for (int k = 0; k <= WORDS; k += 4) {
-        const uint4 quad = k < WORDS || shift ? __ldg(from + k / 4) : make_uint4(0u, 0u, 0u, 0u);
-        word[k] = quad.x;
-        word[k + 1] = quad.y;
-        word[k + 2] = quad.z;
-        word[k + 3] = quad.w;
+    for (int k = 0; k <= WORDS; k += 2) {
+        const uint2 pair = k < WORDS || bytes ? __ldg(boundary + k / 2) : make_uint2(0u, 0u);
+        word[k] = pair.x;
+        word[k + 1] = pair.y;
     }
 #pragma unroll
-    for (int k = 0; k < WORDS + 2; ++k) word[k] = shift & 8 ? word[k + 2] : word[k];
-#pragma unroll
-    for (int k = 0; k < WORDS + 1; ++k) word[k] = shift & 4 ? word[k + 1] : word[k];
+    for (int k = 0; k < WORDS + 1; ++k) word[k] = bytes & 4 ? word[k + 1] : word[k];
 #pragma unroll
     for (int k = 0; k < WORDS; ++k) {
-        slot.word[k] = sizeof(E) == 2 ? __funnelshift_r(word[k], word[k + 1], shift % 4 * 8) : word[k];
+        slot.word[k] = sizeof(E) == 2 ? __funnelshift_r(word[k], word[k + 1], bytes % 4 * 8) : word[k];
     }
 }

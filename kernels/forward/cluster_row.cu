@@ -1,122 +1,124 @@
 // /// kernel
-// summary = "A cluster of blocks a row, in their registers; partial sums through distributed shared memory."
-// ops = ["layernorm", "rmsnorm"]
+// summary = "A cluster of blocks a row, in their registers; partial sums through distributed shared memory, once a row."
+// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
 // dtypes = ["fp32", "fp16", "bf16"]
 // where = [
 //     # which variants exist
 //     "arch >= 90",
+//     "w_bytes == x_bytes",
+//     "block in (128, 256, 512)",
+//     "vecs == 4 or (ADD == 0 and odd == 0)",
+//     "pair == 0 or (vecs == 4 and ADD == 0 and x_bytes == 2 and odd == 0)",
+//     "block <= (256 if vecs == 8 or pair else 512)",
 //     "cluster < 16 or arch in (90, 100)",
-//     "cluster * block <= 8192",
-//     "cluster < 16 or hidden * x_bytes > 131072",
-//     "ahead == 0 or vecs <= 4",
-//     "block <= (1024 if vecs * (1 + ahead) <= 3 else 512)",
-//     "w_bytes == x_bytes or (vecs in (2, 8) and ahead == 0 and cluster == 8)",
-//     "4128 + vecs * block * 32 * w_bytes // x_bytes <= (101376 if arch == 120 else 232448)",
-//     # the registers must hold the body of a row; not more of them, nor more threads, where fewer would do
+//     # 16-byte boundaries where rows have them
+//     "(odd == 0) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",
+//     # the registers must hold the row; not twice as many of them as it needs, nor the largest cluster where a smaller one does
 //     "vecs * cluster * block >= hidden * x_bytes // 16",
-//     "vecs == 2 or w_bytes != x_bytes or (4 if vecs == 8 else vecs - 1) * cluster * block < hidden * x_bytes // 16",
-//     "w_bytes != x_bytes or cluster * block * 16 < hidden * x_bytes or (cluster == 2 and block == 64)",
+//     "vecs * cluster * block < hidden * x_bytes // 8 or (vecs, cluster, block) == (4, 2, 128)",
+//     "block > 128 or (vecs, cluster) == (4, 2)",
+//     "cluster < 16 or hidden * x_bytes > 262144",
 // ]
 // skip = [
 //     {when = "arch < 90", reason = "needs thread block clusters (sm_90 on)"},
-//     {when = "hidden * x_bytes > 1048576", reason = "the registers of a cluster hold rows of at most 1048576 bytes"},
+//     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; cta_row takes others"},
+//     {when = "hidden * x_bytes > (524288 if arch in (90, 100) else 262144)", reason = "the registers of a cluster hold no longer rows"},
+//     {when = "rows > 134217727", reason = "a grid holds at most 2147483647 blocks"},
 // ]
 //
 // [axes]
 // block = "study"
 // cluster = [2, 4, 8, 16]  # blocks a row
-// vecs = [2, 3, 4, 8]      # 16-byte vectors of the row in a thread's registers
-// ahead = [0, 1]           # the next row is requested before this one is used
+// vecs = [4, 8]            # 16-byte vectors of the row in a thread's registers
+// pair = [0, 1]            # two rows at a time, for which gamma and beta are read once
+// odd = [0, 1]             # rows may begin and end between 16-byte boundaries
 //
 // [[launches]]
-// name = "cluster_row<{T}, {W}, {NORM}, {vecs}, {ahead}>"
-// grid = "cluster * even(rows, sm_count * blocks_per_sm // cluster, 1 if aligned >= 16 else 8)"
+// name = "cluster_row<{T}, {W}, {NORM}, {ADD}, {vecs}, {pair}, {odd}>"
+// grid = "cluster * cdiv(rows, 1 + pair)"
 // block = "block"
 // cluster = "cluster"
-// smem = "4128 + vecs * block * 32 * w_bytes // x_bytes"
-// args = ["x", "gamma", "beta", "y", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
+// smem = "4112 * (1 + pair)"
+// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
 // ///
 // Decomposition: two to sixteen blocks on neighbouring multiprocessors share a row; together their registers hold what
-// those of one block cannot, so a row of a megabyte is still read once. The threads of all blocks take turns in 16-byte
-// vectors, so that every block has its share of a row of any length. Clusters stay and take one row after the other, with
-// gamma and beta in shared memory, each thread its own: beside rows this long they would otherwise be read from L2 as often
-// as x from memory. With `ahead` the next row is requested before this one is used: a row has two exchanges between
-// the blocks (RMSNorm: one), and without requests in flight memory would wait for them.
-// Statistics: exact two-pass from registers, the mean's rounding taken away. Each warp sends its sums to every block
-// (st.async), and every warp adds up the same numbers in the same order once its block's barrier has counted their bytes. The
-// cluster's own barrier is not for this: it first waits for all writes of a thread, and those of the last row are under way.
+// those of one block cannot, so a row of a megabyte is read once. The threads of all blocks take turns in 16-byte vectors, so
+// that every block has its share of a row of any length. A cluster takes one row (with `pair` two) and ends; several are
+// resident on a multiprocessor, and while one meets the others load and store.
+// Gamma and beta are as long as the row, so without care they are twice the traffic of x on its way from L2. x passes by L1,
+// which then keeps the slices of gamma and beta that a multiprocessor's blocks want; `pair` halves what is left.
+// Statistics: as all of ours (common/statistics.cuh). Each warp sends what it found to every block (st.async), and a block goes
+// on when its barrier has counted the bytes: one meeting a row. The cluster's own barrier is waited for once, while the
+// row is on its way, so that nobody sends to a block that has not started.
 // Numerics: fp32; sums in chains of at most 64 a thread, then a tree; eps inside the root; one rounding at the end.
-// Boundaries: any hidden size, base and stride, as span_row.
-// Saved tensors: mean and rstd in fp32 where their pointers are given.
+// Boundaries: any hidden size, base and stride, as span_row (`odd`); without `odd` gamma and beta are not shifted either.
+// Residual: as cta_row. Saved tensors: mean and rstd in fp32 where their pointers are given.
 // Known limits: needs sm_90. Clusters of 16 ask for what the architecture does not promise. Few rows leave multiprocessors idle.
 
 #include "common/cluster.cuh"
 #include "common/piece.cuh"
 
-template <typename T, typename W, int NORM, int VECS, int AHEAD>
-__global__ void __launch_bounds__(VECS * (1 + AHEAD) <= 3 ? 1024 : 512, VECS * (1 + AHEAD) == 4 ? 2 : 1)
-cluster_row(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restrict__ beta, T* __restrict__ y,
-            float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden, long long x_stride,
-            long long y_stride, float eps) {
-    using Row = Piece<T, VECS>;
-    constexpr bool FORGET = sizeof(T) == 2;
-
-    static_assert(sizeof(Cluster::Mail) == 2064, "the header asks for two");
+template <typename T, typename W, int NORM, int ADD, int VECS, int PAIR, int ODD>
+__global__ void __launch_bounds__(VECS == 8 || PAIR ? 256 : 512, VECS == 8 ? 3 : ADD == ADD_NONE ? 2 : 1)
+cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
+            T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
+            int hidden, long long x_stride, long long y_stride, float eps) {
+    constexpr int ROWS = 1 + PAIR;
+    static_assert(!ODD || !PAIR, "rows of a pair lie alike");
+    static_assert(sizeof(Cluster::Mail) == 4112, "the header asks for it");
     Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
     if (threadIdx.x == 0) {
-        barrier_init(&mails[0].arrived);
-        barrier_init(&mails[1].arrived);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) barrier_init(&mails[r].arrived);
     }
     __syncwarp();
-    cluster_arrive();  // nobody sends to a block that is not ready
+    cluster_arrive();
 
-    const Cluster cluster = Cluster::here();
+    const Cluster cluster = Cluster::here(mails);
     const int threads = cluster.size();
     const int lane = cluster.lane();
-    const long long step = gridDim.x / cluster.blocks;
-    const long long first = cluster.row();
-    const float inverse = 1.0f / static_cast<float>(hidden);
-    if (hidden / Row::N > VECS * threads) __trap();  // a fault, rather than a row cut short
+    const long long row = cluster.row() * ROWS;
+    if (hidden / Span<T>::N > VECS * threads) __trap();  // a fault, rather than a row cut short
 
-    // the two sums of LayerNorm have a mail each; the one of RMSNorm has them by turns
-    unsigned turn = 0;
-    const auto sum = [&](auto& values, int which) {
-        cluster.sum(values, mails + (NORM == LAYERNORM ? which : turn % 2), (NORM == LAYERNORM ? turn : turn / 2) % 2);
+    const auto line_of = [&](long long at) {
+        const bool adds = ADD != ADD_NONE;
+        return Line<T>{x + at * x_stride, adds ? residual + at * x_stride : nullptr, y + at * y_stride,
+                       adds ? sum + at * y_stride : nullptr};
     };
-
-    Affine<W, Row::N, VECS> affine(gamma, beta, launch_memory() + 2 * sizeof(Cluster::Mail) / 16);
-    const auto load = [&](Row& piece, long long row) {
-        const T* const source = x + row * x_stride;
-        piece.load(source, Span<T>::of(source, hidden, lane), lane, threads);
-    };
-    const auto finish = [&](Row& piece, long long row) {
-        const T* const source = x + row * x_stride;
-        const Span<T> span = Span<T>::of(source, hidden, lane);
-        affine.seek(span.head, span.body, lane, threads);
-        const Moments moments = piece.template moments<NORM, FORGET>(span, threads, inverse, eps, sum);
-        piece.template store<NORM>(y + row * y_stride, source, span, hidden, lane, threads, moments, affine);
-        if (lane == 0) moments.save(mean, rstd, row);
-        ++turn;
-    };
-
-    // A block may end after its last sum: by then all that others send to it has come.
-    if constexpr (AHEAD) {
-        Row now, next;
-        for (long long row = first - step; row < rows; row += step) {  // before the first row there is only its request
-            if (row + step < rows) load(next, row + step);
-            if (row >= 0) finish(now, row);
-            else cluster_wait();
-            now = next;
+    if constexpr (ODD) {
+        const Line<T> line = line_of(row);
+        if (!line.template alike<ADD>() || !Affine<W, NORM, true, Span<T>::N>::alike(gamma, beta)) {
+            cluster_wait();
+            const Moments moments = plain_row<NORM, ADD>(line, gamma, beta, hidden, lane, threads, eps, cluster);
+            if (lane == 0) moments.save(mean, rstd, row);
+            return;
         }
-    } else {
-        bool started = false;
-        for (long long row = first; row < rows; row += step) {
-            Row now;
-            load(now, row);
-            if (!started) cluster_wait();
-            started = true;
-            finish(now, row);
-        }
-        if (!started) cluster_wait();
     }
+
+    const Span<T> span = Span<T>::template of<ODD>(x + row * x_stride, hidden, lane);
+    Piece<T, ADD, VECS, ODD> piece[ROWS];
+    T* to[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        const bool exists = r == 0 || row + r < rows;
+        const Span<T> held{span.head, span.body, exists ? span.left : 0, span.edge};
+        piece[r].load(line_of(row + r), held, lane, threads);
+        to[r] = exists ? y + (row + r) * y_stride : nullptr;
+    }
+    cluster_wait();  // all blocks can be sent to
+
+    Part part[ROWS];
+    Moments moments[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        part[r] = piece[r].template part<NORM, Cluster>(span, threads, hidden);
+        post<NORM>(Cluster{mails + r, cluster.rank, cluster.blocks}, part[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        moments[r] = posted<NORM>(Cluster{mails + r, cluster.rank, cluster.blocks}, part[r], hidden, eps);
+        piece[r].forget();
+        if (lane == 0 && to[r] != nullptr) moments[r].save(mean, rstd, row + r);
+    }
+    store<NORM>(piece, moments, to, span, lane, threads, gamma, beta);
 }

@@ -1,6 +1,6 @@
 // /// kernel
 // summary = "A block a row, one pass for the statistics by Welford's update, partial results merged by weight."
-// ops = ["layernorm", "rmsnorm"]
+// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
 // dtypes = ["fp32", "fp16", "bf16"]
 // skip = [{when = "rows > 2147483647", reason = "a grid holds at most 2147483647 rows"}]
 //
@@ -8,10 +8,10 @@
 // block = "study"
 //
 // [[launches]]
-// name = "welford<{T}, {W}, {NORM}>"
+// name = "welford<{T}, {W}, {NORM}, {ADD}>"
 // grid = "rows"
 // block = "block"
-// args = ["x", "gamma", "beta", "y", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
+// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
 // ///
 // Decomposition: as naive, one block a row and coalesced loads of one element, but the row is read twice in place of
 // three times: once for both moments and once to write.
@@ -22,6 +22,7 @@
 // merges carry the mean as a pair, high and low part; otherwise an offset of 1e6 costs more than the mean's own rounding.
 // eps inside the root; one rounding at the end.
 // Boundaries: any hidden size, any alignment, any row stride; the loop ends where the row ends.
+// Residual: added in fp32 anew in each pass; the sum is written in the last one. y may be x, and sum may be residual.
 // Saved tensors: mean and rstd in fp32 where their pointers are given.
 // Known limits: the update is a chain of two dependent operations and a reciprocal an element; scalar loads; the second
 // read comes from L2 or L1 only while the rows in flight fit there.
@@ -29,6 +30,7 @@
 #include "common/element.cuh"
 #include "common/moments.cuh"
 #include "common/reduce.cuh"
+#include "common/row.cuh"
 
 // Count, mean and sum of squared deviations of some elements. The mean is mean + low.
 struct Partial {
@@ -84,24 +86,24 @@ struct Partial {
     }
 };
 
-template <typename T, typename W, int NORM>
+template <typename T, typename W, int NORM, int ADD>
 __global__ void __launch_bounds__(1024)
-welford(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restrict__ beta, T* __restrict__ y,
-        float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden, long long x_stride,
-        long long y_stride, float eps) {
+welford(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
+        T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden,
+        long long x_stride, long long y_stride, float eps) {
     const long long row = blockIdx.x;
-    const T* in = x + row * x_stride;
+    const Row<T, ADD> in{x + row * x_stride, residual + row * x_stride};
     T* out = y + row * y_stride;
     const float inverse = 1.0f / static_cast<float>(hidden);
 
     Moments moments;
     if constexpr (NORM == LAYERNORM) {
         __shared__ Partial scratch[33];
-        const float origin = threadIdx.x < hidden ? Element<T>::widen(in[threadIdx.x]) : 0.0f;
+        const float origin = threadIdx.x < hidden ? in[threadIdx.x] : 0.0f;
         float count = 0.0f, running = 0.0f, squares = 0.0f;
 #pragma unroll 4
         for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-            const float value = Element<T>::widen(in[i]) - origin;
+            const float value = in[i] - origin;
             const float delta = value - running;
             count += 1.0f;
             running += __fdividef(delta, count);
@@ -117,7 +119,7 @@ welford(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restric
         float squares[1] = {0.0f};
 #pragma unroll 4
         for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-            const float value = Element<T>::widen(in[i]);
+            const float value = in[i];
             squares[0] = fmaf(value, value, squares[0]);
         }
         Group<0>::sum(squares, scratch);
@@ -125,7 +127,9 @@ welford(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restric
     }
 
     for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-        float value = moments.normalise(Element<T>::widen(in[i]));
+        const float entered = in[i];
+        if constexpr (ADD != ADD_NONE) sum[row * y_stride + i] = Element<T>::narrow(entered);
+        float value = moments.normalise(entered);
         if (gamma != nullptr) value *= Element<W>::widen(gamma[i]);
         if (beta != nullptr) value += Element<W>::widen(beta[i]);
         out[i] = Element<T>::narrow(value);

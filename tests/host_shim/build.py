@@ -12,9 +12,9 @@ from typing import Any
 from normbench import kernelfile
 
 HERE = Path(__file__).parent
-POINTERS = ("x", "gamma", "beta", "y", "mean", "rstd")
-_SIGNATURE = "void* x, void* gamma, void* beta, void* y, void* mean, void* rstd, long long rows, int hidden, "
-_SIGNATURE += "long long x_stride, long long y_stride, float eps"
+POINTERS = ("x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd")
+_SIGNATURE = ", ".join(f"void* {name}" for name in POINTERS)
+_SIGNATURE += ", long long rows, int hidden, long long x_stride, long long y_stride, float eps"
 
 
 def build(kernel: kernelfile.Kernel, symbols: Iterable[str], includes: Iterable[str], folder: Path) -> ctypes.CDLL:
@@ -85,7 +85,8 @@ def launch(library: ctypes.CDLL, which: int, shape: Shape, tensors: Mapping[str,
     """
     run = library.run
     run.restype = ctypes.c_char_p
-    pointers = [ctypes.c_void_p(None if tensors[name] is None else tensors[name].data_ptr()) for name in POINTERS]
+    given = [tensors.get(name) for name in POINTERS]
+    pointers = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in given]
     error = run(
         which,
         *map(ctypes.c_uint, (shape.grid, shape.block, shape.smem, shape.cluster)),

@@ -14,9 +14,10 @@ V* there(V* mine, unsigned rank) {
     return reinterpret_cast<V*>(reinterpret_cast<char*>(host::cluster->blocks.at(rank)->memory.data()) + place);
 }
 
-template <int COUNT>
-void send(const float (&values)[COUNT], float* mine, unsigned rank, unsigned long long* barrier) {
+template <typename V>
+void send(V value, V* mine, unsigned rank, unsigned long long* barrier) {
     const auto found = host::barriers.find(there(barrier, rank));
     if (found == host::barriers.end()) throw std::logic_error("values sent to a block that has not started");
-    found->second.make({there(mine, rank), values, sizeof values});
+    *there(mine, rank) = value;
+    found->second.come(sizeof value);
 }

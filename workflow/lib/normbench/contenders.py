@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -173,16 +174,25 @@ class CudaKernel(Ours):
         if not self.table.exists():  # under a tool, which runs a build of its own
             return found
         for row in schema.read(self.table, schema.RESOURCES).iter_rows(named=True):
-            key = f"{row['op']} {row['dtype']} {row['param_dtype']} {row['variant']}"
-            best = found.setdefault(key, {})
-            for name in STATIC:
-                if row[name] is not None:
-                    worst = min if name == "blocks_per_sm" else max
-                    best[name] = worst(best.get(name, row[name]), row[name])
+            best = found.setdefault(f"{row['op']} {row['variant']} {row['symbol']}", {})
+            _worst(best, row)
         return found
 
     def static(self, point: Point, variant: Variant) -> dict[str, int]:
-        return self._resources.get(f"{point.op} {point.dtype} {point.param_dtype} {canonical_json(variant)}", {})
+        names = kernelfile.launch_names(point, 0, 0, 16) | variant
+        found: dict[str, int] = {}
+        for launch in self.kernel.launches:
+            key = f"{point.op} {canonical_json(variant)} {launch.symbol(names)}"
+            _worst(found, self._resources.get(key, {}))
+        return found
+
+
+def _worst(found: dict[str, int], other: Mapping[str, Any]) -> None:
+    """Take over what ``other`` needs more of; of resident blocks, what it has fewer of."""
+    for name in STATIC:
+        if other.get(name) is not None:
+            worse = min if name == "blocks_per_sm" else max
+            found[name] = worse(found.get(name, other[name]), other[name])
 
 
 def load_binary(binary: bytes, format: str, lowered: dict[str, str]) -> Any:

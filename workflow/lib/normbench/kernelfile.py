@@ -18,10 +18,12 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from normbench import ops
 from normbench.points import ELEMENT_BYTES, Point
 
 C_TYPES = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 NORM_FLAGS = {"layernorm": 0, "rmsnorm": 1, "add_layernorm": 0, "add_rmsnorm": 1}
+ADD_FLAGS = {None: 0, "fp32": 1, "round": 2}  # by residual mode
 LANGS = {".cu": "cuda", ".py": "triton"}
 TENSORS = ("x", "gamma", "beta", "residual", "dy", "mean", "rstd", "y", "sum", "dx", "dgamma", "dbeta")
 ARGUMENTS = frozenset((*TENSORS, "rows", "hidden", "x_stride", "y_stride", "eps", "sm_count"))
@@ -197,14 +199,23 @@ class Kernel:
         """Names of everything to compile: op, dtype, param_dtype and variant, as far as known before launch."""
         for op, dtype in itertools.product(self.ops, self.dtypes):
             for param_dtype in dict.fromkeys((dtype, "fp32")):
-                names = compile_names(op, dtype, param_dtype, arch)
-                for variant in self.variants(blocks, names):
-                    yield {**names, **variant, "variant": variant}
+                for add in add_flags(op, dtype):
+                    names = compile_names(op, dtype, param_dtype, arch, add)
+                    for variant in self.variants(blocks, names):
+                        yield {**names, **variant, "variant": variant}
 
 
-def compile_names(op: str, dtype: str, param_dtype: str, arch: int) -> dict[str, Any]:
-    """What an expression may name before the work is known."""
+def add_flags(op: str, dtype: str) -> tuple[int, ...]:
+    """Values of ADD that an op is compiled for: one a residual mode, and one in fp32, where the modes are the same."""
+    if op not in ops.OPS or not ops.OPS[op].adds:
+        return (0,)
+    return (1,) if dtype == "fp32" else (1, 2)
+
+
+def compile_names(op: str, dtype: str, param_dtype: str, arch: int, add: int = 0) -> dict[str, Any]:
+    """What an expression may name before the work is known. add: one of ``add_flags``."""
     return {
+        "ADD": add,
         "op": op,
         "dtype": dtype,
         "param_dtype": param_dtype,
@@ -222,7 +233,9 @@ def launch_names(point: Point, arch: int, sm_count: int, aligned: int) -> dict[s
 
     aligned: largest power of two, at most 16, that divides every base pointer and row pitch in bytes.
     """
-    return compile_names(point.op, point.dtype, point.param_dtype, arch) | {
+    wanted = ADD_FLAGS[ops.residual_mode(point)]
+    add = min(wanted, max(add_flags(point.op, point.dtype)))
+    return compile_names(point.op, point.dtype, point.param_dtype, arch, add) | {
         "rows": point.rows,
         "hidden": point.hidden,
         "sm_count": sm_count,

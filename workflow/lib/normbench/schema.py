@@ -263,14 +263,14 @@ RESOURCES = Table(
         _c("param_dtype", pl.String, "", "element type of gamma and beta", True),
         VARIANT,
         _c("launch", pl.Int32, "", "which of the kernel file's launches", True),
-        _c("symbol", pl.String, "", "NVRTC name expression"),
+        _c("symbol", pl.String, "", "NVRTC name expression; an add op has one for each residual mode", True),
         *STATUS,
         _c("block", pl.Int32, "threads", "threads a block"),
         *STATIC,
         _c("occupancy", pl.Float64, "", "resident warps over the architecture's maximum"),
         _c("compiler", pl.String, "", "compiler and version"),
     ),
-    ("device", "run", "contender", "arch", "op", "dtype", "param_dtype", "variant", "launch"),
+    ("device", "run", "contender", "arch", "op", "dtype", "param_dtype", "variant", "launch", "symbol"),
 )
 MADE = (
     _c("measured_at", pl.String, "", "UTC time, ISO 8601 to the second"),
