@@ -12,8 +12,9 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol
@@ -332,6 +333,7 @@ def _triton_resources(compiled: Any) -> dict[str, int]:
 class External:
     """A baseline file (kernels/baselines/<stem>.py) or ``module:function`` from outside: ``prepare(t) -> launch``.
 
+    A baseline that has gradients too has a ``prepare_backward(t)``; the function from outside is given every op.
     A baseline module names ``LANG`` (torch or library), ``DISTRIBUTION`` (for the version) and raises
     Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm;
     ``JIT`` is "hidden" or "rows" where each hidden size or number of rows is compiled at its first call.
@@ -340,9 +342,10 @@ class External:
     copies = False
     jit = ""
 
-    def __init__(self, stem: str, lang: str, sha: str, load: Any) -> None:
+    def __init__(self, stem: str, lang: str, sha: str, load: Callable[[bool], Any]) -> None:
+        """``load``: whether gradients are wanted, to the function that prepares them."""
         self.stem, self.lang, self.sha = stem, lang, sha
-        self._load = load
+        self._load = cache(load)
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None:
         return None
@@ -350,15 +353,11 @@ class External:
     def variants(self, point: Point, gpu: Gpu, blocks: list[int]) -> list[Variant]:
         return [{}]
 
-    @cached_property
-    def _prepare(self) -> Any:
-        return self._load()
-
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu, self.copies)
         try:
-            prepare = self._prepare
+            prepare = self._load(ops.OPS[tensors.point.op].backward)
         except ImportError as error:
             raise Unsupported(f"not installed ({str(error).splitlines()[0]})") from error
         launch: Launch = prepare(namespace(tensors))
@@ -377,15 +376,18 @@ def baseline(path: Path | str) -> External:
     return found
 
 
-def _prepare_of(path: Path) -> Any:
-    return load_module(path).prepare
+def _prepare_of(path: Path, backward: bool) -> Any:
+    module = load_module(path)
+    if backward and not hasattr(module, "prepare_backward"):
+        raise Unsupported(f"{path.stem} is raced forward only")
+    return module.prepare_backward if backward else module.prepare
 
 
 def external(spec: str) -> External:
     """``module:function``; the function is a baseline's ``prepare``."""
     module, _, function = spec.partition(":")
 
-    def load() -> Any:
+    def load(backward: bool) -> Any:
         return getattr(importlib.import_module(module), function)
 
     return External(function, "torch", short_hash(f"{spec}\n{_source(module)}", 32), load)
