@@ -227,6 +227,23 @@ def test_the_output_has_the_shape_of_x(tmp_path: Path, shape: tuple[int, ...]) -
     assert (found["y"].shape, found["mean"].shape, found["rstd"].shape) == (shape, shape[:-1], shape[:-1])
 
 
+@pytest.mark.parametrize("op", ["layernorm_bwd", "rmsnorm_bwd"])
+def test_gradients_of_parameters_are_sums_over_every_leading_dimension(tmp_path: Path, op: str) -> None:
+    x, dy = numpy.resize(X, (2, 3, 40)), numpy.resize(X[::-1], (2, 3, 40))
+
+    row, found = normalised(tmp_path, EAGER, op, x=x, dy=dy, gamma=GAMMA)
+
+    flat = {name: torch.from_numpy(value.reshape(6, 40)) for name, value in (("x", x), ("dy", dy))}
+    work = Point(op, "fp32", 6, 40, "stream", Semantics(stats=False))
+    exact = ops.reference(work, flat | {"gamma": torch.from_numpy(GAMMA)})
+    assert row["status"] == "ok", row
+    assert {name: array.shape for name, array in found.items()} == {
+        name: (2, 3, 40) if name == "dx" else (40,) for name in ops.outputs(work)
+    }
+    for name, array in found.items():
+        numpy.testing.assert_allclose(array, exact[name].reshape(array.shape), rtol=1e-5, atol=1e-5)
+
+
 def test_absent_parameters_are_absent(tmp_path: Path) -> None:
     _, found = normalised(tmp_path, x=X)
 
@@ -257,10 +274,14 @@ def test_a_transposed_x_is_read_by_its_rows(tmp_path: Path) -> None:
         ),
         ("layernorm", {"x": X, "gamma": GAMMA, "beta": BETA.astype("float16")}, "gamma is float32, beta is float16"),
         ("layernorm", {"x": X, "eps": numpy.ones(2)}, "eps has shape (2,); it is one number"),
-        ("layernorm", {"x": X, "weight": GAMMA}, "unknown array 'weight'; known: beta, eps, gamma, residual, x"),
+        ("layernorm", {"x": X, "weight": GAMMA}, "unknown array 'weight'; known: beta, dy, eps, gamma, residual, x"),
         ("rmsnorm", {"x": X, "beta": BETA}, "rmsnorm has no beta"),
         ("rmsnorm", {"x": X, "residual": X}, "rmsnorm has no residual"),
         ("add_rmsnorm", {"x": X}, "add_rmsnorm needs an array residual"),
+        ("layernorm_bwd", {"x": X, "gamma": GAMMA}, "layernorm_bwd needs an array dy"),
+        ("layernorm", {"x": X, "dy": X}, "layernorm has no dy"),
+        ("layernorm_bwd", {"x": X, "dy": X, "beta": BETA}, "layernorm_bwd has no beta"),
+        ("rmsnorm_bwd", {"x": X, "dy": X[:1]}, "dy is float32 (1, 40), x is float32"),
         ("add_rmsnorm", {"x": X, "residual": X[:1]}, "residual is float32 (1, 40), x is float32"),
     ],
 )

@@ -361,8 +361,9 @@ def test_squares_beyond_fp32_are_labelled_and_keep_their_error() -> None:
 def contracts(work: Point, y: Callable[[torch.Tensor], torch.Tensor]) -> tuple[bool | None, bool | None, bool | None]:
     tensors = tensors_of(work)
     expected = expect(work, tensors.inputs, with_torch=True)
-    assert expected.torch_y is not None
-    verdict = check(expected, {"y": y(expected.torch_y)})
+    theirs = expected.targets["y"].torch
+    assert theirs is not None
+    verdict = check(expected, {"y": y(theirs)})
     return verdict.bitwise_torch, verdict.allclose_torch, verdict.allclose_seed
 
 
@@ -393,7 +394,8 @@ def test_minus_zero_is_not_the_same_bits() -> None:
     work = point("fp32", 1, 2, gamma=False, beta=False)
     tensors = tensors_of(work)
     tensors.inputs["x"] = torch.zeros(1, 2)
-    expected = replace(expect(work, tensors.inputs), torch_y=torch.zeros(1, 2))
+    expected = expect(work, tensors.inputs)
+    expected.targets["y"].torch = torch.zeros(1, 2)
 
     assert check(expected, {"y": -torch.zeros(1, 2)}).bitwise_torch is False
 
@@ -412,7 +414,8 @@ def test_the_short_way_says_what_the_long_one_says(dtype: str, monkeypatch: pyte
     y = ops.reference(work, tensors.inputs)["y"].to(ops.torch_dtype(dtype))
     monkeypatch.setattr(check_module, "CHUNK_ELEMENTS", 5000)
 
-    short, long = check_module._all_right(expected, y), check_module._errors(expected, y)
+    target = expected.targets["y"]
+    short, long = check_module._all_right(expected, target, y), check_module._errors(expected, target, y)
 
     assert short is not None
     for name in ("err_max_abs", "err_ulp_max", "tolerance", "tolerance_used"):
@@ -433,7 +436,8 @@ def test_the_short_way_ends_at_anything_that_is_not_right(
     y[row, 1022] = value
     monkeypatch.setattr(check_module, "CHUNK_ELEMENTS", 5000)
 
-    assert check_module._all_right(expect(work, tensors.inputs), y) is None
+    expected = expect(work, tensors.inputs)
+    assert check_module._all_right(expected, expected.targets["y"], y) is None
 
 
 def test_the_copy_is_judged_by_its_source() -> None:
@@ -663,7 +667,7 @@ def test_the_sum_of_an_add_op_has_one_right_value(dtype: str) -> None:
 def test_torch_rounds_the_sum_so_it_is_compared_in_that_mode_only() -> None:
     inputs = make_sets(Point("add_layernorm", "bf16", 4, 32), torch.device("cpu"), 1, 3)[0].inputs
 
-    def eager(mode: str) -> torch.Tensor | None:
+    def eager(mode: str) -> dict[str, torch.Tensor] | None:
         return torch_eager(Point("add_layernorm", "bf16", 4, 32, semantics=Semantics(residual=mode)), inputs)
 
     assert eager("round") is not None

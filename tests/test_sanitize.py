@@ -150,9 +150,8 @@ def test_the_alignment_that_chose_a_variant_is_that_of_its_tensors(op: str, dtyp
         tensors = sanitizing.place(odd.point, odd.shift, on_cpu, 0)
 
         assert tensors.alignment() == odd.aligned, odd
-        assert (tensors.get("gamma") is not None) == ops.has_gamma(odd.point)
-        assert (tensors.get("beta") is not None) == ops.has_beta(odd.point)
-        assert ("rstd" in tensors.guarded) == ops.saves_stats(odd.point)
+        assert {name for name, tensor in tensors.inputs.items() if tensor is not None} == set(ops.inputs(odd.point))
+        assert tensors.guarded.keys() == set(ops.outputs(odd.point))
 
 
 def test_an_allocation_ends_with_its_last_element() -> None:

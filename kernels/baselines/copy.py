@@ -1,4 +1,9 @@
-"""The device copy of x, and of a residual: not a norm, but the traffic of one; its check is that y equals x."""
+"""The device copy of x, and of a residual: not a norm, but the traffic of one; its check is that y equals x.
+
+For a backward op, which reads two tensors and writes one, the sum of x and dy.
+"""
+
+import torch
 
 LANG = "torch"
 DISTRIBUTION = "torch"
@@ -15,5 +20,16 @@ def prepare(t):
             return {"y": y}
         total.copy_(t.residual)
         return {"y": y, "sum": total}
+
+    return run
+
+
+def prepare_backward(t):
+    """A launch of torch's addition into dx."""
+    dx = t.dx
+
+    def run():
+        torch.add(t.x, t.dy, out=dx)
+        return {"dx": dx}
 
     return run

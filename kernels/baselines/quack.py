@@ -1,6 +1,6 @@
 """QuACK's CuTe-DSL norms. Its layernorm takes fp32 gamma and beta; they are widened once, untimed."""
 
-from quack.rmsnorm import layernorm_fwd, rmsnorm_fwd
+from quack.rmsnorm import layernorm_bwd, layernorm_fwd, rmsnorm_bwd, rmsnorm_fwd
 
 from normbench.contenders import Unsupported
 
@@ -35,5 +35,28 @@ def _added(t):
     def run():
         y, total, _ = rmsnorm_fwd(t.x, t.gamma, residual=t.residual, eps=t.eps, weight_offset=offset)
         return {"y": y, "sum": total}
+
+    return run
+
+
+def prepare_backward(t):
+    """A launch of QuACK's backward: its kernel, and the sum of its partial sums by torch.
+
+    Raises:
+        Unsupported: no statistics are given, or its layernorm is asked for what it lacks.
+    """
+    if t.rstd is None:
+        raise Unsupported("QuACK's gradients want saved statistics")
+    if t.norm == "layernorm":
+        if t.gamma is None or t.residual is not None:
+            raise Unsupported("QuACK's layernorm needs gamma, and takes no residual gradient")
+        has_beta = t.dbeta is not None
+        names = ("dx", "dgamma", "dbeta")[: 2 + has_beta]
+        return lambda: dict(zip(names, layernorm_bwd(t.x, t.gamma, t.dy, t.rstd, t.mean, has_beta), strict=False))
+    offset = t.point.semantics.offset
+
+    def run():
+        dx, dgamma, _, _ = rmsnorm_bwd(t.x, t.gamma, t.dy, t.rstd, dresidual_out=t.residual, weight_offset=offset)
+        return {"dx": dx} if dgamma is None else {"dx": dx, "dgamma": dgamma}
 
     return run

@@ -1,4 +1,7 @@
-"""torch.compile of the eager function: default mode, one full graph, static shapes, compiled anew for every point."""
+"""torch.compile of the eager function: default mode, one full graph, static shapes, compiled anew for every point.
+
+Backward: of the formula that torch decomposes its own operators into, in fp32.
+"""
 
 import torch
 
@@ -40,15 +43,57 @@ def prepare(t):
         raise Unsupported("torch.compile is raced without saved statistics")
     if t.residual_mode == "round" and t.x.dtype != torch.float32:
         raise Unsupported("torch.compile keeps the sum in fp32 whatever the function says")
+    compiled = _compile(t, _function(t), (t.x, t.residual, t.gamma, t.beta))
+    if t.residual is None:
+        return lambda: {"y": compiled(t.x, None, t.gamma, t.beta)}
+    return lambda: dict(zip(("y", "sum"), compiled(t.x, t.residual, t.gamma, t.beta), strict=True))
+
+
+def _compile(t, function, arguments):
+    """The compiled function of the point, called once."""
     if t.point.key not in _compiled:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         _compiled.clear()
-        _compiled[t.point.key] = torch.compile(_function(t), fullgraph=True, dynamic=False)
-        _compiled[t.point.key](t.x, t.residual, t.gamma, t.beta)
+        _compiled[t.point.key] = torch.compile(function, fullgraph=True, dynamic=False)
+        _compiled[t.point.key](*arguments)
         if torch._dynamo.utils.counters["stats"]["unique_graphs"] != 1:
             raise RuntimeError("torch.compile ran no compiled graph")
-    compiled = _compiled[t.point.key]
-    if t.residual is None:
-        return lambda: {"y": compiled(t.x, None, t.gamma, t.beta)}
-    return lambda: dict(zip(("y", "sum"), compiled(t.x, t.residual, t.gamma, t.beta), strict=True))
+    return _compiled[t.point.key]
+
+
+def _gradients(t):
+    """The eager function of x, dy, gamma, mean, rstd and a residual gradient; it returns dx, dgamma and dbeta."""
+    centred, wanted = t.norm == "layernorm", (t.dgamma is not None, t.dbeta is not None)
+    dtype = t.x.dtype
+    param_dtype = dtype if t.gamma is None else t.gamma.dtype
+
+    def gradients(x, dy, gamma, mean, rstd, residual):
+        x, dy, rstd = x.float(), dy.float(), rstd[:, None]
+        xhat = ((x - mean[:, None]) if centred else x) * rstd
+        g = dy if gamma is None else dy * gamma.float()
+        dx = g - xhat * (g * xhat).mean(1, keepdim=True)
+        if centred:
+            dx = dx - g.mean(1, keepdim=True)
+        dx = dx * rstd
+        if residual is not None:
+            dx = dx + residual.float()
+        sums = [terms.sum(0).to(param_dtype) for terms, want in zip((dy * xhat, dy), wanted, strict=True) if want]
+        return (dx.to(dtype), *sums)
+
+    return gradients
+
+
+def prepare_backward(t):
+    """A launch of the compiled gradients.
+
+    Raises:
+        Unsupported: no statistics are given.
+        RuntimeError: no compiled graph ran.
+    """
+    if t.rstd is None:
+        raise Unsupported("torch.compile is raced with saved statistics")
+    arguments = (t.x, t.dy, t.gamma, t.mean, t.rstd, t.residual)
+    compiled = _compile(t, _gradients(t), arguments)
+    names = ["dx", *(name for name, like in (("dgamma", t.dgamma), ("dbeta", t.dbeta)) if like is not None)]
+    return lambda: dict(zip(names, compiled(*arguments), strict=True))

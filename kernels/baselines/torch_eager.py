@@ -1,4 +1,7 @@
-"""PyTorch eager: torch.nn.functional.layer_norm and rms_norm, after an addition where there is a residual."""
+"""PyTorch eager: torch.nn.functional.layer_norm and rms_norm, after an addition where there is a residual.
+
+Backward: the operators that autograd calls, with the statistics that their forward saves.
+"""
 
 import torch
 
@@ -46,3 +49,26 @@ def _added(t):
         return {"y": y.to(t.x.dtype), "sum": total.to(t.x.dtype)}
 
     return run
+
+
+def prepare_backward(t):
+    """A launch of the operator autograd calls.
+
+    Raises:
+        Unsupported: no statistics are given, dx is to be rounded after an addition, or this torch has no such operator.
+    """
+    if t.rstd is None or t.residual is not None:
+        raise Unsupported("torch's gradients want saved statistics, and add nothing to dx before they round it")
+    if t.gamma is not None and t.gamma.dtype != t.x.dtype:
+        raise Unsupported("torch's gradients take gamma of the input's type")
+    wanted = [t.dx is not None, t.dgamma is not None, t.dbeta is not None]
+    shape, rstd, aten = (t.hidden,), t.rstd[:, None], torch.ops.aten
+    if t.norm == "layernorm":
+        mean, like_beta = t.mean[:, None], t.dbeta
+        found = lambda: aten.native_layer_norm_backward(t.dy, t.x, shape, mean, rstd, t.gamma, like_beta, wanted)  # noqa: E731
+    elif hasattr(aten, "_fused_rms_norm_backward"):
+        found = lambda: aten._fused_rms_norm_backward(t.dy, t.x, shape, rstd, t.gamma, wanted[:2])  # noqa: E731
+    else:
+        raise Unsupported("torch has an operator for the gradients of rms_norm from 2.9 on")
+    names = [name for name, present in zip(("dx", "dgamma", "dbeta"), wanted, strict=True) if present]
+    return lambda: dict(zip(names, (tensor for tensor in found() if tensor is not None), strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from normbench import kernelfile
 
 HERE = Path(__file__).parent
-POINTERS = ("x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd")
+POINTERS = kernelfile.TENSORS
 _SIGNATURE = ", ".join(f"void* {name}" for name in POINTERS)
-_SIGNATURE += ", long long rows, int hidden, long long x_stride, long long y_stride, float eps"
+_SIGNATURE += ", void* const* scratch, long long rows, int hidden, long long x_stride, long long y_stride, float eps"
 
 
 def build(kernel: kernelfile.Kernel, symbols: Iterable[str], includes: Iterable[str], folder: Path) -> ctypes.CDLL:
@@ -34,9 +34,12 @@ def build(kernel: kernelfile.Kernel, symbols: Iterable[str], includes: Iterable[
 
 
 def _source(kernel: kernelfile.Kernel, symbols: list[str]) -> str:
-    axes = {axis: f"axes[{index}]" for index, axis in enumerate(kernel.axes)}
-    arguments = [axes.get(argument, argument) for argument in kernel.launches[0].args]
-    cases = "\n".join(_case(index, symbol, arguments) for index, symbol in enumerate(symbols))
+    named = {axis: f"axes[{index}]" for index, axis in enumerate(kernel.axes)}
+    named |= {name: f"scratch[{index}]" for index, name in enumerate(kernel.scratch)}
+    cases = "\n".join(
+        _case(index, symbol, [named.get(argument, argument) for argument in _launch_of(kernel, symbol).args])
+        for index, symbol in enumerate(symbols)
+    )
     return f"""#include "cuda_on_host.hpp"
 #include "{kernel.path.resolve()}"
 template <typename... P, typename... A>
@@ -59,6 +62,12 @@ extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned me
 """
 
 
+def _launch_of(kernel: kernelfile.Kernel, symbol: str) -> kernelfile.Launch:
+    """The launch that a name expression is of: the launches of a file are of different templates."""
+    template = symbol.partition("<")[0]
+    return next(launch for launch in kernel.launches if launch.name.partition("<")[0] == template)
+
+
 def _case(index: int, symbol: str, arguments: Iterable[str]) -> str:
     return f"            case {index}: call({symbol}, {', '.join(arguments)}); break;"
 
@@ -77,8 +86,15 @@ class Shape:
     axes: tuple[int, ...]
 
 
-def launch(library: ctypes.CDLL, which: int, shape: Shape, tensors: Mapping[str, Any], **scalars: Any) -> None:
-    """Run one variant.
+def launch(
+    library: ctypes.CDLL,
+    which: int,
+    shape: Shape,
+    tensors: Mapping[str, Any],
+    scratch: Sequence[Any] = (),
+    **scalars: Any,
+) -> None:
+    """Run one variant. scratch: working memory, in the order of the header.
 
     Raises:
         RuntimeError: a deadlock, a trap or a misuse of a warp intrinsic.
@@ -92,6 +108,7 @@ def launch(library: ctypes.CDLL, which: int, shape: Shape, tensors: Mapping[str,
         *map(ctypes.c_uint, (shape.grid, shape.block, shape.smem, shape.cluster)),
         (ctypes.c_int * len(shape.axes))(*shape.axes),
         *pointers,
+        (ctypes.c_void_p * len(scratch))(*(memory.data_ptr() for memory in scratch)),
         ctypes.c_longlong(scalars["rows"]),
         ctypes.c_int(scalars["hidden"]),
         ctypes.c_longlong(scalars["x_stride"]),

@@ -7,15 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from normbench import ops
-from normbench.check import check, check_copy, expect
+from normbench.check import Expected, Verdict, check, check_copy, expect, expect_columns, yardstick
 from normbench.contenders import CompileError, Contender, Ours, Unsupported, load
-from normbench.gpu import DeviceLost, Gpu
-from normbench.inputs import JIT_CASES, Case, every
+from normbench.gpu import DeviceLost, Gpu, Launch
+from normbench.inputs import JIT_CASES, Case, every, normal
 from normbench.journal import PASSING
 from normbench.kernelfile import Variant
 from normbench.points import canonical_json, short_hash
 from normbench.supervise import utc_now
-from normbench.tensors import Tensors, chunks, guarded, integers, make_outputs, poisoned, set_bytes
+from normbench.tensors import (
+    Tensors,
+    chunks,
+    guarded,
+    integers,
+    make_outputs,
+    poisoned,
+    saved_statistics,
+    set_bytes,
+)
 from normbench.trial import Failure, columns, failure_of, identity
 from normbench.worker import Session
 
@@ -90,32 +99,44 @@ class Attempt:
         if not self.case.large:
             return dict(tensors)
         rows = self.case.judged_rows()
-        names = ("gamma", "beta")
-        return {name: tensor if name in names else tensor[rows] for name, tensor in tensors.items()}
+        by_row = (*ops.LARGE, *ops.STATISTICS)
+        return {
+            name: tensor[rows] if name in by_row and tensor is not None else tensor for name, tensor in tensors.items()
+        }
+
+    def _expected(self, tensors: Tensors) -> Expected:
+        """Of the rows that are compared; column sums of all rows."""
+        given = self._judged_part(tensors.inputs)
+        expected = expect(self.case.point.with_rows(len(given["x"])), given, with_torch=not self.case.large)
+        if self.case.large:
+            expected.targets |= expect_columns(self.case.point, tensors.inputs)
+        return expected
 
     def _variant(self, tensors: Tensors, variant: Variant) -> dict[str, Any]:
+        main = ops.OPS[self.case.point.op].main
         try:
             launch = self.contender.bind(tensors, variant, self.gpu)
             before = tensors.fingerprint()
-            tensors.poison()
-            outputs = launch()
-            self.gpu.synchronize()
-            first = {name: tensor.clone() for name, tensor in self._judged_part(outputs).items()}
-            whole = not self.case.large or not any(bool(poisoned(part).any()) for part in chunks(outputs["y"]))
-            given = self._judged_part(tensors.inputs)
-            expected = expect(self.case.point.with_rows(len(given["x"])), given, with_torch=True)
-            copied = self.contender.copies
-            verdict = check_copy(given["x"], first["y"]) if copied else check(expected, first)
-            tensors.poison()
-            again = self._judged_part(launch())
-            self.gpu.synchronize()
+            outputs, first = self._launched(tensors, launch)
+            whole = not self.case.large or not any(bool(poisoned(part).any()) for part in chunks(outputs[main]))
+            expected = None if self.contender.copies else self._expected(tensors)
+            verdict = self._verdict(tensors, expected, first)
+            _, again = self._launched(tensors, launch)
+            same = _equal(first, again)
+            later = Verdict("ok") if same else self._verdict(tensors, expected, again)
+            for _ in range(self.case.repeats):
+                _, again = self._launched(tensors, launch, poison=False)
+                if not _equal(first, again):
+                    same = False
+                    later = later if not later.ok else self._verdict(tensors, expected, again)
         except Unsupported as error:
             raise Failure("skipped", str(error), {}) from error
         except Exception as error:
             raise failure_of(error, self.gpu) from error
-        same = all(bool((integers(first[name]) == integers(again[name].contiguous())).all()) for name in first)
         row = columns(verdict) | {"failing_elements": verdict.failing_elements, "deterministic": same}
         row |= {"status": verdict.status, "reason": verdict.reason, "variant": canonical_json(variant)}
+        if verdict.ok and not later.ok:
+            row |= {"status": later.status, "reason": f"right once, then not: {later.reason}"}
         if not whole:
             row |= {"status": "wrong", "reason": "did not write all of its output"}
         if any(not item.guards_intact() for item in tensors.guarded.values()):
@@ -123,6 +144,25 @@ class Attempt:
         if tensors.fingerprint() != before:
             row |= {"status": "wrong", "reason": "wrote to its inputs"}
         return row
+
+    def _launched(self, tensors: Tensors, launch: Launch, poison: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Outputs of one launch, and a copy of what is compared of them."""
+        if poison:
+            tensors.poison()
+        outputs = launch()
+        self.gpu.synchronize()
+        return outputs, {name: tensor.clone() for name, tensor in self._judged_part(outputs).items()}
+
+    def _verdict(self, tensors: Tensors, expected: Expected | None, found: dict[str, Any]) -> Verdict:
+        if expected is not None:
+            return check(expected, found)
+        main = ops.OPS[self.case.point.op].main
+        return check_copy(yardstick(self._judged_part(tensors.inputs)), found[main])
+
+
+def _equal(first: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
+    """Whether two launches gave the same bits."""
+    return all(bool((integers(first[name]) == integers(again[name])).all()) for name in first)
 
 
 def _some(variants: list[Variant]) -> list[Variant]:
@@ -137,29 +177,33 @@ def place(case: Case, gpu: Gpu) -> Tensors:
     generator = torch.Generator().manual_seed(int(short_hash(case.name, 6), 16))
     shape = (point.rows, point.hidden)
     dtype = ops.torch_dtype(point.dtype)
-    large = [name for name in ops.OPS[point.op].inputs if name in ops.LARGE]
+    large = [name for name in ops.inputs(point) if name in ops.LARGE]
     inputs: dict[str, Any] = {"gamma": None, "beta": None}
     on_device = torch.Generator(gpu.device).manual_seed(generator.initial_seed())
     # halves, so that the sum of an add op has the value that its norm is to meet
-    values = None if case.large else (case.x(torch, shape, generator) / len(large)).to(dtype)
+    share = 2 if ops.OPS[point.op].adds else 1
+    values = None if case.large else (case.x(torch, shape, generator) / share).to(dtype)
     for name in large:
         inputs[name] = guarded(shape, dtype, gpu.device, point.row_stride, case.shift.get(name, 0)).view
-        if values is not None:
+        if values is None:
+            for part in chunks(inputs[name]):
+                part.normal_(generator=on_device)
+        elif name == "x" or ops.OPS[point.op].adds:
             inputs[name].copy_(values)
-            continue
-        for part in chunks(inputs[name]):
-            part.normal_(generator=on_device)
+        else:
+            recipe = case.dy if name == "dy" and case.dy else normal(0.5)
+            inputs[name].copy_(recipe(torch, shape, generator).to(dtype))
     param = ops.torch_dtype(point.param_dtype)
-    for name, present, centre in (("gamma", ops.has_gamma(point), 1.0), ("beta", ops.has_beta(point), 0.0)):
-        if not present:
+    for name, centre in (("gamma", 1.0), ("beta", 0.0)):
+        if name not in ops.inputs(point):
             continue
         inputs[name] = guarded((point.hidden,), param, gpu.device, shift=case.shift.get(name, 0)).view
-        recipe = case.gamma if name == "gamma" and case.gamma else None
-        if recipe is not None:
-            values = recipe(torch, (1, point.hidden), generator)[0]
+        if name == "gamma" and case.gamma:
+            values = case.gamma(torch, (1, point.hidden), generator)[0]
         elif case.plain:
             values = torch.randn(point.hidden, dtype=torch.float64, generator=generator) * 0.5 + centre
         else:
             values = torch.full((point.hidden,), centre, dtype=torch.float64)
         inputs[name].copy_(values.to(param))
+    inputs |= saved_statistics(point, inputs["x"])
     return Tensors(point, inputs, make_outputs(point, gpu.device, case.shift))

@@ -12,14 +12,15 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
 from normbench import kernelfile, ops
+from normbench.check import yardstick
 from normbench.gpu import FakeGpu, Gpu, Launch
 from normbench.kernelfile import Kernel, Variant
 from normbench.points import Point, canonical_json, short_hash
@@ -55,10 +56,8 @@ class Contender(Protocol):
 def namespace(tensors: Tensors) -> SimpleNamespace:
     """What a Triton ``launch`` and a baseline's ``prepare`` are given."""
     point = tensors.point
-    names = {name: tensors.get(name) for name in ("x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd")}
-    y = names["y"]
     return SimpleNamespace(
-        **names,
+        **{name: tensors.get(name) for name in kernelfile.TENSORS},
         point=point,
         op=point.op,
         norm=ops.OPS[point.op].norm,
@@ -67,8 +66,27 @@ def namespace(tensors: Tensors) -> SimpleNamespace:
         hidden=point.hidden,
         eps=point.semantics.eps,
         x_stride=point.row_stride,
-        y_stride=y.stride(0) if y is not None else point.hidden,
+        y_stride=pitch(tensors),
     )
+
+
+def pitch(tensors: Tensors) -> int:
+    """Elements between the rows of the output that is as large as x."""
+    main = tensors.get(ops.OPS[tensors.point.op].main)
+    return main.stride(0) if main is not None else tensors.point.hidden
+
+
+def empty(tensors: Tensors) -> Launch:
+    """The work on no rows: nothing to launch, and sums of nothing are zero."""
+    outputs = tensors.outputs()
+
+    def run() -> dict[str, Any]:
+        for name, tensor in outputs.items():
+            if name in ops.COLUMN_SUMS:
+                tensor.zero_()
+        return outputs
+
+    return run
 
 
 class Ours:
@@ -90,6 +108,13 @@ class Ours:
     def variants_for(self, tensors: Tensors, gpu: Gpu, blocks: list[int]) -> list[Variant]:
         """Variants for tensors whose bases may be misaligned."""
         return self.kernel.variants(blocks, self._names(tensors.point, gpu, tensors.alignment()))
+
+    def _scratch(self, names: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
+        """Working memory of one bound launch, by name, as nobody has written it."""
+        return {
+            name: gpu.torch.empty(int(kernelfile.evaluate(size, names)), dtype=gpu.torch.uint8, device=gpu.device)
+            for name, size in self.kernel.scratch.items()
+        }
 
     @staticmethod
     def _names(point: Point, gpu: Gpu, aligned: int) -> dict[str, Any]:
@@ -138,15 +163,11 @@ class CudaKernel(Ours):
             return FakeLaunch(self.stem, variant, tensors, gpu)
         resident = self.static(tensors.point, variant).get("blocks_per_sm", 1)  # not known of code the driver compiles
         names = self._names(tensors.point, gpu, tensors.alignment()) | variant | {"blocks_per_sm": resident}
-        scratch = {
-            name: gpu.torch.empty(int(kernelfile.evaluate(size, names)), dtype=gpu.torch.uint8, device=gpu.device)
-            for name, size in self.kernel.scratch.items()
-        }
-        outputs = tensors.outputs()
+        scratch = self._scratch(names, gpu)
         if not tensors.point.rows:
-            return lambda: outputs
+            return empty(tensors)
         steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.launches]
-        return CudaLaunch(steps, outputs, scratch)
+        return CudaLaunch(steps, tensors.outputs(), scratch)
 
     def _step(
         self, launch: kernelfile.Launch, names: dict[str, Any], tensors: Tensors, scratch: dict[str, Any], gpu: Any
@@ -236,9 +257,7 @@ def _argument(name: str, names: dict[str, Any], tensors: Tensors, scratch: dict[
     if name in ("hidden", "sm_count"):
         return numpy.int32(names[name])
     if name in ("rows", "x_stride", "y_stride"):
-        y = tensors.get("y")
-        pitch = y.stride(0) if y is not None else point.hidden
-        return numpy.int64({"rows": point.rows, "x_stride": point.row_stride, "y_stride": pitch}[name])
+        return numpy.int64({"rows": point.rows, "x_stride": point.row_stride, "y_stride": pitch(tensors)}[name])
     if name == "eps":
         return numpy.float32(point.semantics.eps)
     if name in names:
@@ -283,9 +302,12 @@ class TritonKernel(Ours):
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu)
-        t, outputs = namespace(tensors), tensors.outputs()
         if not tensors.point.rows:
-            return lambda: outputs
+            return empty(tensors)
+        t, outputs = namespace(tensors), tensors.outputs()
+        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
+        t.sm_count = gpu.sm_count
+        t.scratch = SimpleNamespace(**self._scratch(names, gpu))
         key = self._key(tensors.point, variant)
 
         def run() -> dict[str, Any]:
@@ -320,6 +342,7 @@ def _triton_resources(compiled: Any) -> dict[str, int]:
 class External:
     """A baseline file (kernels/baselines/<stem>.py) or ``module:function`` from outside: ``prepare(t) -> launch``.
 
+    A baseline that has gradients too has a ``prepare_backward(t)``; the function from outside is given every op.
     A baseline module names ``LANG`` (torch or library), ``DISTRIBUTION`` (for the version) and raises
     Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm;
     ``JIT`` is "hidden" or "rows" where each hidden size or number of rows is compiled at its first call.
@@ -328,9 +351,10 @@ class External:
     copies = False
     jit = ""
 
-    def __init__(self, stem: str, lang: str, sha: str, load: Any) -> None:
+    def __init__(self, stem: str, lang: str, sha: str, load: Callable[[bool], Any]) -> None:
+        """``load``: whether gradients are wanted, to the function that prepares them."""
         self.stem, self.lang, self.sha = stem, lang, sha
-        self._load = load
+        self._load = cache(load)
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None:
         return None
@@ -338,15 +362,11 @@ class External:
     def variants(self, point: Point, gpu: Gpu, blocks: list[int]) -> list[Variant]:
         return [{}]
 
-    @cached_property
-    def _prepare(self) -> Any:
-        return self._load()
-
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu, self.copies)
         try:
-            prepare = self._prepare
+            prepare = self._load(ops.OPS[tensors.point.op].backward)
         except ImportError as error:
             raise Unsupported(f"not installed ({str(error).splitlines()[0]})") from error
         launch: Launch = prepare(namespace(tensors))
@@ -365,15 +385,18 @@ def baseline(path: Path | str) -> External:
     return found
 
 
-def _prepare_of(path: Path) -> Any:
-    return load_module(path).prepare
+def _prepare_of(path: Path, backward: bool) -> Any:
+    module = load_module(path)
+    if backward and not hasattr(module, "prepare_backward"):
+        raise Unsupported(f"{path.stem} is raced forward only")
+    return module.prepare_backward if backward else module.prepare
 
 
 def external(spec: str) -> External:
     """``module:function``; the function is a baseline's ``prepare``."""
     module, _, function = spec.partition(":")
 
-    def load() -> Any:
+    def load(backward: bool) -> Any:
         return getattr(importlib.import_module(module), function)
 
     return External(function, "torch", short_hash(f"{spec}\n{_source(module)}", 32), load)
@@ -442,12 +465,13 @@ class FakeLaunch:
         outputs = self.tensors.outputs()
         if fault == "no_work":
             return outputs
-        x = self.tensors.inputs["x"]
-        if self.copies and x is not None:
-            residual = self.tensors.inputs.get("residual")
+        point, inputs = self.tensors.point, self.tensors.inputs
+        if self.copies and (copied := yardstick(inputs)) is not None:
+            main = ops.OPS[point.op].main
+            residual = inputs["residual"] if ops.OPS[point.op].adds else None
             added = {} if residual is None else {"sum": outputs["sum"].copy_(residual)}
-            return {"y": outputs["y"].copy_(x)} | added
-        exact = ops.reference(self.tensors.point, self.tensors.inputs)
+            return {main: outputs[main].copy_(copied)} | added
+        exact = ops.reference(point, inputs)
         for name, tensor in outputs.items():
             tensor.copy_(exact[name] * (1.5 if fault == "wrong" else 1.0))
         return outputs

@@ -10,19 +10,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from normbench.ops import OPS
 from normbench.points import Point, Semantics
 
 Recipe = Callable[[Any, tuple[int, int], Any], Any]  # (torch, shape, generator) -> float64 values
 
 HIDDEN = (1, 2, 3, 31, 33, 64, 128, 512, 768, 1023, 1024, 1025, 1500, 2049, 16384, 32768, 50257)
 INT32_ELEMENTS = 2**31  # beyond what a 32-bit offset can tell apart
-JIT_CASES = frozenset(("K1.1", "K1.offset_1e6", "K2.33333.3", "K5.12", "K12.x", "K17.1e-12", "K23.last", "hidden_1023"))
+JIT_CASES = frozenset(
+    ("K1.1", "K1.offset_1e6", "K2.33333.3", "K5.12", "K12.x", "K17.1e-12", "K19", "K22", "K23.last", "hidden_1023")
+)
 
 
 @dataclass(frozen=True)
 class Case:
     """One input. shift: elements by which a tensor's base is moved off its alignment. plain: random gamma and beta.
 
+    dy: of a backward op, N(0.5, 1) where none is given, so that the mean of g is not zero. repeats: further launches
+    into the same buffers, with the last answers still there.
     blocks: threads a block to try, instead of the study's. large: x ~ N(0, 1) is made on the device and judged by the
     rows at both ends and where its elements pass 2^31; all of y must have been written.
     """
@@ -35,6 +40,8 @@ class Case:
     shift: dict[str, int] = field(default_factory=dict)
     blocks: tuple[int, ...] = ()
     large: bool = False
+    dy: Recipe | None = None
+    repeats: int = 0
 
     def judged_rows(self) -> list[int]:
         """Rows of a large case that are compared with the reference."""
@@ -50,12 +57,18 @@ def every(op: str, dtype: str) -> Iterator[Case]:
     yield from _statistics(make)
     yield from _shapes(make)
     yield from _special_values(make)
+    if make.backward:
+        yield from _gradients(make)
 
 
 @dataclass(frozen=True)
 class _Maker:
     op: str
     dtype: str
+
+    @property
+    def backward(self) -> bool:
+        return OPS[self.op].backward
 
     def __call__(self, name: str, rows: int, hidden: int, x: Recipe, plain: bool = True, **more: Any) -> Case:
         semantics = Semantics(**more.pop("semantics", {}))
@@ -84,11 +97,11 @@ def _alternating(middle: float, swing: float) -> Recipe:
     return recipe
 
 
-def _with(value: float, row: int, column: int) -> Recipe:
-    """N(0, 1) with one element replaced."""
+def _with(value: float, row: int | slice, column: int, others: Recipe | None = None) -> Recipe:
+    """N(0, 1), or ``others``, with one element replaced, or one of every row."""
 
     def recipe(torch: Any, shape: tuple[int, int], generator: Any) -> Any:
-        x = torch.randn(shape, dtype=torch.float64, generator=generator)
+        x = (others or normal())(torch, shape, generator)
         x[row, column] = value
         return x
 
@@ -115,16 +128,17 @@ def _public(make: _Maker) -> Iterator[Case]:
             yield make(f"K8.{rows}x{hidden}", rows, hidden, normal(), large=True)
         for hidden in (3584, 1536, 2560):
             yield make(f"K11.{hidden}", 16, hidden, normal(), blocks=tuple(32 * warps for warps in (1, 2, 3, 5, 6, 7)))
-    yield make("K12.x", 4, 1024, normal(), shift={"x": 1})
-    yield make("K12.gamma", 4, 1024, normal(), shift={"gamma": 1})
-    yield make("K12.y", 4, 1024, normal(), shift={"y": 1})
+    for name in ("x", "dy", "gamma", "dx", "dgamma") if make.backward else ("x", "gamma", "y"):
+        yield make(f"K12.{name}", 4, 1024, normal(), shift={name: 1})
     yield make("K13", 0, 64, normal())
     if make.dtype != "fp32":
         big = _rows(1, 1e5, 1e5, 1)
-        yield make("K15", 2, 4, _rows(1, 2, 3, 4), gamma=big, semantics={"param_dtype": "fp32"})
+        small = _rows(0.1, 0.2, -0.1, 0.3)  # so that dx has room in fp16
+        yield make("K15", 2, 4, _rows(1, 2, 3, 4), gamma=big, dy=small, semantics={"param_dtype": "fp32"})
         yield make("K15.mixed", 8, 1023, normal(), semantics={"param_dtype": "fp32"})
     for eps in (1e-12, 1e-8, 1e-5):
-        yield make(f"K17.{eps:g}", 4, 64, _constant(0.0), semantics={"eps": eps})
+        first = _with(1.0, slice(None), 0, _constant(0.0))
+        yield make(f"K17.{eps:g}", 4, 64, _constant(0.0), plain=not make.backward, dy=first, semantics={"eps": eps})
     yield make("K23.last", 4, 1023, _with(float("nan"), 1, 1022))
 
 
@@ -135,7 +149,8 @@ def _statistics(make: _Maker) -> Iterator[Case]:
     yield make("tiny", 8, 1024, normal(scale=1e-4))
     yield make("near_constant", 8, 1024, normal(offset=1.0, scale=1e-3))
     yield make("eps_1e-3", 8, 768, normal(), semantics={"eps": 1e-3})
-    yield make("stats", 8, 1000, normal(1.0), semantics={"stats": True})
+    # a forward op saves them, a backward op makes them anew
+    yield make("stats", 8, 1000, normal(1.0), semantics={"stats": not make.backward})
 
 
 def _shapes(make: _Maker) -> Iterator[Case]:
@@ -157,3 +172,14 @@ def _special_values(make: _Maker) -> Iterator[Case]:
     yield make("denormals", 4, 1024, normal(scale=1e-40 if make.dtype != "fp16" else 1e-6))
     if make.dtype == "fp16":
         yield make("near_65504", 4, 1024, _alternating(0.0, 65504.0), plain=False)
+
+
+def _gradients(make: _Maker) -> Iterator[Case]:
+    ones = _constant(1.0)
+    yield make("K19", 8192, 64, _alternating(0.0, 1.0), plain=False, dy=ones, repeats=1)
+    yield make("K20", 8192, 2048, normal(), repeats=98)
+    yield make("K22", 2, 4, _rows(-1, 1, -1, 1), plain=False, dy=_rows(1, 2, 3, 4))
+    yield make("K23.dy", 4, 1023, normal(), dy=_with(float("nan"), 1, 1022))
+    yield make("rows_1048576", 1 << 20, 16, normal())
+    yield make("residual", 16, 1000, normal(), semantics={"residual": "fp32"})
+    yield make("dy_of_one_sign", 4096, 768, normal(), dy=normal(2.0))

@@ -23,6 +23,7 @@ from normbench.points import ELEMENT_BYTES, Point
 
 C_TYPES = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 NORM_FLAGS = {"layernorm": 0, "rmsnorm": 1, "add_layernorm": 0, "add_rmsnorm": 1}
+NORM_FLAGS |= {"layernorm_bwd": 0, "rmsnorm_bwd": 1}
 ADD_FLAGS = {None: 0, "fp32": 1, "round": 2}  # by residual mode
 LANGS = {".cu": "cuda", ".py": "triton"}
 TENSORS = ("x", "gamma", "beta", "residual", "dy", "mean", "rstd", "y", "sum", "dx", "dgamma", "dbeta")

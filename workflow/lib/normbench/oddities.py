@@ -33,8 +33,7 @@ class Odd:
         """What ``Tensors.alignment`` will find: the largest power of two, at most 16, in all bases and pitches."""
         value = 16
         for name, elements in self.shift.items():
-            size = ELEMENT_BYTES[self.point.param_dtype if name in ("gamma", "beta") else self.point.dtype]
-            value |= elements * size
+            value |= elements * ELEMENT_BYTES[ops.extent(self.point, name)[1]]
         for pitch in (self.point.row_stride, self.point.hidden):
             value |= pitch * self.point.element_bytes
         return value & -value
@@ -58,10 +57,14 @@ def odds(op: str, dtype: str) -> Iterator[Odd]:
     for hidden in HIDDEN:
         yield Odd(Point(op, dtype, next(rows), hidden))
     wide = Point(op, dtype, 5, 1024)
-    for name in ("x", "y", *(name for name in ops.OPS[op].inputs if name in ("gamma", "beta"))):
-        yield Odd(wide, {name: 1})
+    for name in ops.inputs(wide) + ops.outputs(wide):
+        if name not in ops.STATISTICS:
+            yield Odd(wide, {name: 1})
     semantics = [Semantics(row_stride=1027), Semantics(row_stride=1032), Semantics(gamma=False, beta=False)]
-    semantics += [Semantics(stats=True)]
+    if ops.OPS[op].backward:
+        semantics += [Semantics(stats=False), Semantics(residual="fp32")]
+    else:
+        semantics += [Semantics(stats=True)]
     if ops.OPS[op].has_beta:
         semantics += [Semantics(beta=False), Semantics(gamma=False)]
     if dtype != "fp32":

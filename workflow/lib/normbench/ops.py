@@ -6,6 +6,7 @@ Nobody else multiplies shapes: every contender's GB/s uses ``compulsory_bytes`` 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,10 @@ MAX_HIDDEN = 2**24
 class Op:
     """One operation.
 
-    inputs, outputs: tensor names; x-sized ones are counted per element, gamma and beta per column, statistics per row.
+    inputs, outputs: names of the tensors it may have; which of them a point has is said by ``inputs`` and ``outputs``
+    of this module. The first output is the one with an element for every element of x.
     mix: the access mix its ceiling is measured with. flops: floating-point operations an element, for the roofline.
-    norm: the norm it ends in, layernorm or rmsnorm.
+    norm: the norm it ends in or is the gradient of, layernorm or rmsnorm. has_beta: whether its default has one.
     """
 
     name: str
@@ -43,9 +45,18 @@ class Op:
         return "layernorm" if self.subtract_mean else "rmsnorm"
 
     @property
+    def main(self) -> str:
+        """The output that is as large as x: y or dx."""
+        return self.outputs[0]
+
+    @property
     def adds(self) -> bool:
         """Whether a residual is added to x first, and the sum handed out."""
-        return "residual" in self.inputs
+        return "sum" in self.outputs
+
+    @property
+    def backward(self) -> bool:
+        return self.main == "dx"
 
 
 OPS = {
@@ -64,7 +75,7 @@ OPS = {
         Op(
             "rmsnorm",
             "y = x * rstd * gamma, rstd = 1 / sqrt(mean(x^2) + eps)",
-            ("x", "gamma"),
+            ("x", "gamma", "beta"),
             ("y", "rstd"),
             "copy",
             4,
@@ -84,16 +95,42 @@ OPS = {
         Op(
             "add_rmsnorm",
             "sum = x + residual, y = rmsnorm(sum)",
-            ("x", "residual", "gamma"),
+            ("x", "residual", "gamma", "beta"),
             ("y", "sum", "rstd"),
             "read2_write2",
             5,
             subtract_mean=False,
             has_beta=False,
         ),
+        # a residual gradient is a third read, for which there is no mix of its own
+        Op(
+            "layernorm_bwd",
+            "dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), dgamma = sum over rows of dy * xhat, "
+            "dbeta = sum over rows of dy; xhat = (x - mean) * rstd, g = dy * gamma",
+            ("x", "dy", "residual", "gamma", "mean", "rstd"),
+            ("dx", "dgamma", "dbeta"),
+            "read2_write1",
+            13,
+            subtract_mean=True,
+            has_beta=True,
+        ),
+        Op(
+            "rmsnorm_bwd",
+            "dx = rstd * (g - xhat * mean(g * xhat)), dgamma = sum over rows of dy * xhat; "
+            "xhat = x * rstd, g = dy * gamma",
+            ("x", "dy", "residual", "gamma", "rstd"),
+            ("dx", "dgamma", "dbeta"),
+            "read2_write1",
+            9,
+            subtract_mean=False,
+            has_beta=False,
+        ),
     )
 }
 LARGE = ("x", "y", "residual", "sum", "dy", "dx")  # tensors with an element for every element of x
+PARAMETERS = ("gamma", "beta", "dgamma", "dbeta")  # with an element for every column, of the parameters' type
+STATISTICS = ("mean", "rstd")  # with an element for every row, fp32
+COLUMN_SUMS = ("dgamma", "dbeta")  # outputs that every row adds to
 
 
 def has_gamma(point: Point) -> bool:
@@ -106,30 +143,68 @@ def has_beta(point: Point) -> bool:
 
 
 def saves_stats(point: Point) -> bool:
-    return bool(point.semantics.stats)
+    """Whether statistics are an output."""
+    return bool(point.semantics.stats) and not OPS[point.op].backward
+
+
+def takes_stats(point: Point) -> bool:
+    """Whether statistics are an input, as a forward pass saved them."""
+    return OPS[point.op].backward and point.semantics.stats is not False
 
 
 def residual_mode(point: Point) -> str | None:
-    """How an add op takes the sum into its norm: ``fp32`` as it was formed, ``round`` as it is handed out."""
-    return point.semantics.residual or "fp32" if OPS[point.op].adds else None
+    """How an add op takes the sum into its norm: ``fp32`` as it was formed, ``round`` as it is handed out.
+
+    Backward: ``fp32`` where a residual gradient is added to dx before its one rounding, else None.
+
+    Raises:
+        ValueError: a backward op is asked for another mode.
+    """
+    op, mode = OPS[point.op], point.semantics.residual
+    if op.adds:
+        return mode or "fp32"
+    if op.backward and mode not in (None, "fp32"):
+        raise ValueError(f"semantics: residual of {op.name} is 'fp32' (added to dx before it is rounded), not {mode!r}")
+    return mode if op.backward else None
+
+
+def has(point: Point, name: str) -> bool:
+    """Whether the work has this tensor of its op."""
+    if name in ("gamma", "dgamma"):
+        return has_gamma(point)
+    if name in ("beta", "dbeta"):
+        return has_beta(point)
+    if name in STATISTICS:
+        return saves_stats(point) or takes_stats(point)
+    return name != "residual" or residual_mode(point) is not None
+
+
+def inputs(point: Point) -> list[str]:
+    """Names of the tensors the work reads."""
+    return [name for name in OPS[point.op].inputs if has(point, name)]
+
+
+def outputs(point: Point) -> list[str]:
+    """Names of the tensors the work writes, the largest first."""
+    return [name for name in OPS[point.op].outputs if has(point, name)]
 
 
 def large_tensors(point: Point) -> list[str]:
     """Inputs and outputs that are as large as x."""
-    op = OPS[point.op]
-    return [name for name in op.inputs + op.outputs if name in LARGE]
+    return [name for name in inputs(point) + outputs(point) if name in LARGE]
+
+
+def extent(point: Point, name: str) -> tuple[tuple[int, ...], str]:
+    """(shape, element type) of a tensor of the work."""
+    if name in LARGE:
+        return (point.rows, point.hidden), point.dtype
+    return ((point.hidden,), point.param_dtype) if name in PARAMETERS else ((point.rows,), "fp32")
 
 
 def compulsory_bytes(point: Point) -> int:
     """Bytes a launch must move: each input read once, each output written once, each by its own element size."""
-    op = OPS[point.op]
-    params = has_gamma(point) + has_beta(point)
-    stats = sum(name in ("mean", "rstd") for name in op.outputs) if saves_stats(point) else 0
-    return (
-        len(large_tensors(point)) * point.rows * point.hidden * point.element_bytes
-        + params * point.hidden * ELEMENT_BYTES[point.param_dtype]
-        + stats * point.rows * 4
-    )
+    found = (extent(point, name) for name in inputs(point) + outputs(point))
+    return sum(math.prod(shape) * ELEMENT_BYTES[dtype] for shape, dtype in found)
 
 
 def flops(point: Point) -> int:
@@ -138,13 +213,17 @@ def flops(point: Point) -> int:
 
 
 def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """Outputs in float64 of the inputs as rounded to their dtype; x and residual are (rows, hidden) with any strides.
+    """Outputs in float64 of the inputs as rounded to their dtype; x, residual and dy are (rows, hidden).
 
-    Returns y, the statistics the op has, shaped (rows,), and for an add op the exact sum.
+    Returns y, the statistics the op has, shaped (rows,), and for an add op the exact sum; of a backward op what
+    ``gradients.reference`` returns.
     """
     import torch
 
-    eps = point.semantics.eps
+    from normbench import gradients
+
+    if OPS[point.op].backward:
+        return gradients.reference(point, tensors)
     x = tensors["x"].to(torch.float64)  # type: ignore[union-attr]
     results: dict[str, torch.Tensor] = {}
     if OPS[point.op].adds:
@@ -153,15 +232,10 @@ def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str
         if residual_mode(point) == "round":
             # as every kernel forms it: the fp32 sum rounded to the type of x
             x = x.to(torch.float32).to(torch_dtype(point.dtype)).to(torch.float64)
-    if OPS[point.op].subtract_mean:
-        mean = x.mean(dim=1, keepdim=True)
-        # the mean of a float64 row is itself rounded; removing the residual makes constant rows exactly zero
-        mean = mean + (x - mean).mean(dim=1, keepdim=True)
-        x = x - mean
-        results["mean"] = mean[:, 0]
-    rstd = torch.rsqrt((x * x).mean(dim=1, keepdim=True) + eps)
-    results["rstd"] = rstd[:, 0]
-    y = x.mul_(rstd) if OPS[point.op].subtract_mean else x * rstd
+    centred, found = statistics(point, x)
+    results |= found
+    rstd = found["rstd"][:, None]
+    y = centred.mul_(rstd) if OPS[point.op].subtract_mean else centred * rstd
     if point.semantics.cast == "llama":
         y = y.to(torch_dtype(point.dtype)).to(torch.float64)
     if tensors.get("gamma") is not None:
@@ -169,6 +243,21 @@ def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str
     if tensors.get("beta") is not None:
         y = y + tensors["beta"].to(torch.float64)  # type: ignore[union-attr]
     return results | {"y": y}
+
+
+def statistics(point: Point, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """x, less its mean where the norm subtracts it, and the statistics the norm has, (rows,); x is float64."""
+    import torch
+
+    found: dict[str, torch.Tensor] = {}
+    if OPS[point.op].subtract_mean:
+        mean = x.mean(dim=1, keepdim=True)
+        # the mean of a float64 row is itself rounded; removing the residual makes constant rows exactly zero
+        mean = mean + (x - mean).mean(dim=1, keepdim=True)
+        x = x - mean
+        found["mean"] = mean[:, 0]
+    found["rstd"] = torch.rsqrt((x * x).mean(dim=1) + point.semantics.eps)
+    return x, found
 
 
 def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -188,17 +277,21 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
       rstd = 1/sqrt(eps); there the term is capped at 1e-3, which an exact two-pass meets by removing the residual of
       the mean, and a plain one does not;
     * the sum of an add op in fp32: u32 |sum|, in units of the output u32 |sum| rstd |gamma|.
-    """
-    import math
 
+    Of a backward op: of each element of dx, as ``gradients.tolerance`` says.
+    """
     import torch
 
+    from normbench import gradients
+
+    if OPS[point.op].backward:
+        return gradients.tolerance(point, tensors, exact)
     u32 = UNIT_ROUNDOFF["fp32"]
     y = exact["y"]
     ones = torch.ones(point.hidden, dtype=torch.float64, device=y.device)
     gamma, beta = (tensors.get(name) for name in ("gamma", "beta"))
     scale = ones if gamma is None else gamma.to(torch.float64).abs()
-    depth = 8 + math.log2(max(point.hidden, 2))
+    depth = sum_depth(point.hidden)
     allowed = ulp(y, point.dtype)
     if beta is None:
         allowed.add_(y.abs(), alpha=4 * depth * u32)
@@ -206,22 +299,38 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
         shift = beta.to(torch.float64)
         allowed.add_((y - shift).abs_(), alpha=4 * depth * u32).add_(shift.abs(), alpha=2 * u32)
     if OPS[point.op].subtract_mean:
-        drift = u32 * (depth + 2 * exact["mean"].abs() * exact["rstd"])
-        constant = exact["rstd"] * math.sqrt(point.semantics.eps) > 0.5
-        allowed.addcmul_(torch.where(constant, drift.clamp(max=1e-3), drift)[:, None], scale)
+        allowed.addcmul_(mean_drift(point, exact["mean"], exact["rstd"])[:, None], scale)
     if "sum" in exact:
         allowed.addcmul_(exact["sum"].abs().mul_(exact["rstd"][:, None]), scale, value=u32)
     return allowed
+
+
+def sum_depth(count: int) -> float:
+    """Roundings that a blocked sum of ``count`` terms is granted."""
+    return 8 + math.log2(max(count, 2))
+
+
+def mean_drift(point: Point, mean: torch.Tensor, rstd: torch.Tensor) -> torch.Tensor:
+    """What an fp32 mean may move every normalised value of its row by, (rows,); the third term of ``tolerance``."""
+    import torch
+
+    drift = UNIT_ROUNDOFF["fp32"] * (sum_depth(point.hidden) + 2 * mean.abs() * rstd)
+    constant = rstd * math.sqrt(point.semantics.eps) > 0.5
+    return torch.where(constant, drift.clamp(max=1e-3), drift)
 
 
 def output_ulp(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor]) -> torch.Tensor:
     """Unit in the last place of the output type at max(|y|, |gamma|, |beta|), float64: the unit of ``err_ulp_max``.
 
     At y itself it would mean nothing where xhat * gamma and beta cancel, or x lies at the mean; a normalised value is
-    of size one before scaling.
+    of size one before scaling. Of dx: ``gradients.output_ulp``.
     """
     import torch
 
+    from normbench import gradients
+
+    if OPS[point.op].backward:
+        return gradients.output_ulp(point, tensors, exact)
     present = [tensors[name] for name in ("gamma", "beta") if tensors.get(name) is not None]
     scale = exact["y"].abs()
     for tensor in present:
@@ -240,7 +349,7 @@ def ulp(value: torch.Tensor, dtype: str) -> torch.Tensor:
 def out_of_range(point: Point, tensors: dict[str, torch.Tensor | None]) -> bool:
     """True where an fp32 accumulator cannot hold the sum of squares: |x| > 1.8e19 / sqrt(hidden) somewhere."""
     x = tensors["x"]
-    if x is None or x.numel() == 0:
+    if x is None or x.numel() == 0 or takes_stats(point):
         return False
     finite = x[x.isfinite()]
     return bool(finite.numel() and float(finite.abs().max()) > 1.8e19 / point.hidden**0.5)

@@ -18,6 +18,7 @@ from normbench import (
     document,
     downloads,
     findings,
+    gradients,
     inspections,
     kernelfile,
     measured,
@@ -121,7 +122,7 @@ def build(one: Measured, title: str = "normbench") -> str:
         "verdicts": _verdicts(one),
         "ops": [ops.OPS[name] for name in sorted(one.stored["showdown"]["op"].unique()) if name in ops.OPS],
         "bytes_rule": _paragraph(ops.compulsory_bytes),
-        "tolerance_rule": inspect.getdoc(ops.tolerance),
+        "tolerance_rule": _tolerance_rule(one),
         "metrics": [
             (name, metric) for name, metric in metrics.METRICS.items() if metric.unit or "over" in metric.meaning
         ],
@@ -249,6 +250,13 @@ def _verdicts(one: Measured) -> list[tuple[str, str, int]]:
 
 def _ceilings(one: Measured) -> list[dict[str, Any]]:
     return one.ceilings.select("name", "size_bytes", "value", "unit", "variant").sort("name", "size_bytes").to_dicts()
+
+
+def _tolerance_rule(one: Measured) -> str:
+    """Why the check allows what it allows, for the kinds of op the study has."""
+    kinds = {ops.OPS[name].backward for name in one.stored["showdown"]["op"].unique() if name in ops.OPS}
+    rules = {False: ops.tolerance, True: gradients.tolerance}
+    return "\n\n".join(inspect.getdoc(rules[kind]) or "" for kind in sorted(kinds or {False}))
 
 
 def _paragraph(function: Any) -> str:

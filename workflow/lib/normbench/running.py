@@ -13,11 +13,12 @@ from normbench import ops, schema
 from normbench.contenders import Contender, load
 from normbench.gpu import Gpu
 from normbench.points import Point, Semantics
-from normbench.tensors import Tensors, make_outputs
+from normbench.tensors import Tensors, make_outputs, saved_statistics
 from normbench.trial import Failure, attempt, with_stream
 from normbench.worker import Session
 
-ARRAYS = ("beta", "eps", "gamma", "residual", "x")
+ARRAYS = ("beta", "dy", "eps", "gamma", "residual", "x")
+LARGE = ("residual", "dy")  # shaped and typed like x
 PARAMETERS = ("gamma", "beta")
 DTYPES = {"float32": "fp32", "float16": "fp16", "uint16": "bf16"}
 
@@ -45,7 +46,10 @@ def run(session: Session) -> None:
 
 
 def outputs_of(task: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
-    """Bind the contender to the caller's arrays and launch it once; y is shaped like x, statistics like its rows."""
+    """Bind the contender to the caller's arrays and launch it once; y is shaped like x, statistics like its rows.
+
+    The statistics of a backward op are made of x and eps.
+    """
     arrays = read(task["input"])
     point = point_of(arrays, task)
     tensors = Tensors(point, _inputs(arrays, point, gpu), make_outputs(point, gpu.device))
@@ -53,9 +57,9 @@ def outputs_of(task: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
     trial = attempt(contender, _variant(contender, point, gpu, task), [tensors], [], gpu)
     with_stream(gpu, trial.replay)
     shape = arrays["x"].shape
+    shapes = {name: shape for name in ops.LARGE} | {name: shape[:-1] for name in ops.STATISTICS}
     return {
-        name: _array(tensor).reshape(shape if name in ops.LARGE else shape[:-1])
-        for name, tensor in trial.replay.outputs[0].items()
+        name: _array(tensor).reshape(shapes.get(name, shape[-1:])) for name, tensor in trial.replay.outputs[0].items()
     }
 
 
@@ -88,13 +92,13 @@ def point_of(arrays: dict[str, Any], task: dict[str, Any]) -> Point:
     dtype, hidden = _dtype("x", x), x.shape[-1]
     if not 1 <= hidden <= ops.MAX_HIDDEN:
         raise BadInput(f"x has {hidden} columns; 1 to {ops.MAX_HIDDEN} can be normalised")
-    if ("residual" in arrays) != ops.OPS[task["op"]].adds:
-        raise BadInput(f"{task['op']} {'needs an array' if ops.OPS[task['op']].adds else 'has no'} residual")
-    if "residual" in arrays and (arrays["residual"].shape, arrays["residual"].dtype) != (x.shape, x.dtype):
-        raise BadInput(f"residual is {arrays['residual'].dtype} {arrays['residual'].shape}, x is {x.dtype} {x.shape}")
-    if "beta" in arrays and not ops.OPS[task["op"]].has_beta:
-        raise BadInput(f"{task['op']} has no beta")
-    values: dict[str, Any] = {name: name in arrays for name in PARAMETERS}
+    op = ops.OPS[task["op"]]
+    _check_large(arrays, op)
+    if "beta" in arrays and not (op.has_beta and "beta" in op.inputs):
+        raise BadInput(f"{op.name} has no beta")
+    values: dict[str, Any] = {name: name in arrays for name in PARAMETERS if name in op.inputs}
+    if op.backward and "residual" in arrays:
+        values["residual"] = "fp32"
     param_dtype = _param_dtype(arrays, hidden)
     if param_dtype not in (None, dtype):
         values["param_dtype"] = param_dtype
@@ -104,6 +108,18 @@ def point_of(arrays: dict[str, Any], task: dict[str, Any]) -> Point:
         values["eps"] = float(arrays["eps"])
     semantics = replace(Semantics.parse(task["semantics"]), **values)
     return Point(task["op"], dtype, x.size // hidden, hidden, "stream", semantics, "x".join(map(str, x.shape)))
+
+
+def _check_large(arrays: dict[str, Any], op: ops.Op) -> None:
+    needed = {"residual": op.adds, "dy": op.backward}
+    for name in LARGE:
+        if name not in arrays and needed[name]:
+            raise BadInput(f"{op.name} needs an array {name}")
+        if name in arrays and name not in op.inputs:
+            raise BadInput(f"{op.name} has no {name}")
+        x = arrays["x"]
+        if name in arrays and (arrays[name].shape, arrays[name].dtype) != (x.shape, x.dtype):
+            raise BadInput(f"{name} is {arrays[name].dtype} {arrays[name].shape}, x is {x.dtype} {x.shape}")
 
 
 def _dtype(name: str, array: Any) -> str:
@@ -134,8 +150,8 @@ def _inputs(arrays: dict[str, Any], point: Point, gpu: Gpu) -> dict[str, Any]:
         return found.to(gpu.device)
 
     shape = (point.rows, point.hidden)
-    large = {name: tensor(name).reshape(shape) for name in ("x", "residual") if name in arrays}
-    return large | {"gamma": tensor("gamma"), "beta": tensor("beta")}
+    large = {name: tensor(name).reshape(shape) for name in ("x", *LARGE) if name in arrays}
+    return large | {"gamma": tensor("gamma"), "beta": tensor("beta")} | saved_statistics(point, large["x"])
 
 
 def _variant(contender: Contender, point: Point, gpu: Gpu, task: dict[str, Any]) -> dict[str, int]:

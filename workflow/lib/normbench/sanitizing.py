@@ -24,8 +24,6 @@ from normbench.points import ELEMENT_BYTES, Point
 from normbench.tensors import Guarded, Tensors
 from normbench.worker import die_with_parent
 
-WIDE = ("x", "residual", "dy", "y", "sum", "dx")  # rows x hidden elements
-NARROW = ("gamma", "beta", "dgamma", "dbeta")  # hidden elements
 Values = numpy.ndarray[Any, Any]
 
 
@@ -46,21 +44,9 @@ class Shape:
 
 
 def shape(name: str, point: Point, shift: dict[str, int]) -> Shape:
-    if name in WIDE:
-        pitch = point.row_stride if name == "x" else point.hidden
-        return Shape(point.rows, point.hidden, pitch, point.dtype, shift.get(name, 0))
-    if name in NARROW:
-        return Shape(1, point.hidden, point.hidden, point.param_dtype, shift.get(name, 0))
-    return Shape(1, point.rows, point.rows, "fp32", shift.get(name, 0))
-
-
-def present(name: str, point: Point) -> bool:
-    """Whether the work has this tensor."""
-    if name.endswith("gamma"):
-        return ops.has_gamma(point)
-    if name.endswith("beta"):
-        return ops.has_beta(point)
-    return True
+    (*rows, columns), dtype = ops.extent(point, name)
+    strided = name in ops.LARGE and name in ops.OPS[point.op].inputs
+    return Shape(rows[0] if rows else 1, columns, point.row_stride if strided else columns, dtype, shift.get(name, 0))
 
 
 Make = Callable[[Shape, Values | None], Any]
@@ -69,14 +55,11 @@ Make = Callable[[Shape, Values | None], Any]
 def place(point: Point, shift: dict[str, int], make: Make, seed: int) -> Tensors:
     """Inputs with random values and outputs that nobody has written."""
     random = numpy.random.default_rng(seed)
-    op = ops.OPS[point.op]
     inputs: dict[str, Any] = {"gamma": None, "beta": None}
-    for name in op.inputs:
-        if present(name, point):
-            wanted = shape(name, point, shift)
-            inputs[name] = make(wanted, random.standard_normal((wanted.rows, wanted.columns), numpy.float32))
-    written = (name for name in op.outputs if name not in ("mean", "rstd") or ops.saves_stats(point))
-    outputs = {name: make(shape(name, point, shift), None) for name in written if present(name, point)}
+    for name in ops.inputs(point):
+        wanted = shape(name, point, shift)
+        inputs[name] = make(wanted, random.standard_normal((wanted.rows, wanted.columns), numpy.float32))
+    outputs = {name: make(shape(name, point, shift), None) for name in ops.outputs(point)}
     return Tensors(point, inputs, {name: Guarded(view, view) for name, view in outputs.items()})
 
 

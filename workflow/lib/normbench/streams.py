@@ -112,7 +112,8 @@ class Streams:
     def race_roof(self, point: Point, sets: Sequence[Tensors], variant: Variant | None) -> RaceRoof:
         """The winner of ``ceilings`` and the library copy, over the race's own buffers; nothing where there is none.
 
-        What is read is copied to what is written, one tensor each or, for an add op, two.
+        What is read is copied to what is written, one tensor each or, for an add op, two; a backward op reads two and
+        writes one.
         """
         mix = ops.OPS[point.op].mix
         if point.regime != "stream" or variant is None:
@@ -131,9 +132,12 @@ class Streams:
 
 
 def copy_of(sources: Sequence[Any], targets: Sequence[Any]) -> Launch:
-    """torch's device copy, of each source to its target."""
+    """torch's device copy, of each source to its target; of two sources to one target, their sum."""
 
     def run() -> dict[str, Any]:
+        if len(sources) > len(targets):
+            sources[0].add(sources[-1], out=targets[0])
+            return {}
         for source, target in zip(sources, targets, strict=True):
             target.copy_(source)
         return {}

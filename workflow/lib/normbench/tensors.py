@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 GUARD_BYTES = 1024
+CHUNK_ELEMENTS = 1 << 25  # float64 temporaries stay under 300 MB each
 POISON = {4: 0x7FC0DEAD, 2: 0x7FED}  # quiet NaNs in fp32, fp16 and bf16, with a payload of our own
 
 
@@ -150,56 +151,81 @@ def guarded(shape: tuple[int, ...], dtype: Any, device: Any, stride: int | None 
 
 
 def make_inputs(point: Point, device: Any, seed: int) -> dict[str, torch.Tensor | None]:
-    """Random x ~ N(0, 1), gamma ~ N(1, 0.5), beta ~ N(0, 0.5), from ``seed``; strided as the semantics say."""
-    import torch
+    """Random inputs from ``seed``, strided as the semantics say: x and a residual ~ N(0, 1), gamma ~ N(1, 0.5),
+    beta ~ N(0, 0.5).
 
-    generator = torch.Generator(device=device).manual_seed(seed)
-    dtype, param = ops.torch_dtype(point.dtype), ops.torch_dtype(point.param_dtype)
-    made: dict[str, torch.Tensor | None] = {"gamma": None, "beta": None}
-    for name in ops.OPS[point.op].inputs:
-        if name in ops.LARGE:
-            buffer = torch.empty(point.rows, point.row_stride, dtype=dtype, device=device)
-            made[name] = buffer.normal_(generator=generator)[:, : point.hidden]
-    if ops.has_gamma(point):
-        made["gamma"] = torch.empty(point.hidden, dtype=param, device=device).normal_(1.0, 0.5, generator=generator)
-    if ops.has_beta(point):
-        made["beta"] = torch.empty(point.hidden, dtype=param, device=device).normal_(0.0, 0.5, generator=generator)
-    return made
-
-
-def make_outputs(point: Point, device: Any, shift: dict[str, int] | None = None) -> dict[str, Guarded]:
-    """Guarded, poisoned outputs: y, the sum of an add op, and the statistics where the semantics ask for them.
-
-    shift: elements by which the base of an output is moved off its alignment, by name.
+    dy = N(0, 1) + s (x + 1) / 2 with s = 1 in every other row and -1 between, so that in no row mean(g) or
+    mean(g * xhat) is near zero, where leaving them out would not show, and in no column the sum outgrows fp16. The
+    statistics of a backward op are those of its x.
     """
     import torch
 
+    generator = torch.Generator(device=device).manual_seed(seed)
+    made: dict[str, torch.Tensor | None] = {"gamma": None, "beta": None}
+    for name in ops.inputs(point):
+        if name in ops.STATISTICS:
+            continue
+        shape, dtype = ops.extent(point, name)
+        pitch = point.row_stride if name in ops.LARGE else shape[-1]
+        tensor = torch.empty(*shape[:-1], pitch, dtype=ops.torch_dtype(dtype), device=device)
+        tensor.normal_(*NORMAL.get(name, (0.0, 1.0)), generator=generator)
+        made[name] = tensor[..., : point.hidden] if name in ops.LARGE else tensor
+    if (dy := made.get("dy")) is not None:
+        leaning = made["x"].add(1.0).mul_(0.5)  # type: ignore[union-attr]
+        leaning[1::2].neg_()
+        dy += leaning
+    return made | saved_statistics(point, made["x"])
+
+
+NORMAL = {"gamma": (1.0, 0.5), "beta": (0.0, 0.5)}  # mean and deviation of the parameters
+
+
+def saved_statistics(point: Point, x: torch.Tensor | None) -> dict[str, torch.Tensor | None]:
+    """mean and rstd of x in fp32, as a forward pass of exact sums would save them; none where the work takes none."""
+    import torch
+
+    assert x is not None
+    names = [name for name in ops.inputs(point) if name in ops.STATISTICS]
+    if not names:
+        return {}
+    found: dict[str, list[torch.Tensor]] = {name: [x.new_empty(0, dtype=torch.float32)] for name in names}
+    for part in chunks(x, CHUNK_ELEMENTS):
+        exact = ops.statistics(point, part.to(torch.float64))[1]
+        for name in names:
+            found[name].append(exact[name].to(torch.float32))
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def make_outputs(point: Point, device: Any, shift: dict[str, int] | None = None) -> dict[str, Guarded]:
+    """Guarded, poisoned outputs of the work, contiguous.
+
+    shift: elements by which the base of an output is moved off its alignment, by name.
+    """
     made: dict[str, Guarded] = {}
-    for name in ops.OPS[point.op].outputs:
-        off = (shift or {}).get(name, 0)
-        if name in ops.LARGE:
-            made[name] = guarded((point.rows, point.hidden), ops.torch_dtype(point.dtype), device, shift=off)
-        elif ops.saves_stats(point):
-            made[name] = guarded((point.rows,), torch.float32, device, shift=off)
-    for item in made.values():
-        item.poison()
+    for name in ops.outputs(point):
+        shape, dtype = ops.extent(point, name)
+        made[name] = guarded(shape, ops.torch_dtype(dtype), device, shift=(shift or {}).get(name, 0))
+        made[name].poison()
     return made
 
 
 def make_sets(point: Point, device: Any, sets: int, seed: int) -> list[Tensors]:
     """``sets`` buffer sets with different inputs.
 
-    The second is checked with the x of the first in the place of its own; gamma and beta stay, for a contender may
-    prepare them when it is bound.
+    The second is checked with the x of the first in the place of its own, and with the dy and the statistics that
+    belong to it; gamma and beta stay, for a contender may prepare them when it is bound.
     """
     made = [
         Tensors(point, make_inputs(point, device, seed * 1000 + index), make_outputs(point, device))
         for index in range(sets)
     ]
-    first = made[0].inputs["x"]
-    if sets > 1 and first is not None:
-        made[1].exchange = {"x": first}
+    if sets > 1:
+        first = made[0].inputs
+        made[1].exchange = {name: value for name in EXCHANGED if (value := first.get(name)) is not None}
     return made
+
+
+EXCHANGED = ("x", "dy", *ops.STATISTICS)
 
 
 def set_bytes(point: Point) -> int:

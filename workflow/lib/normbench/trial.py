@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normbench import ops
-from normbench.check import Expected, Verdict, check, check_copy
+from normbench.check import Expected, Verdict, check, check_copy, yardstick
 from normbench.contenders import CompileError, Contender, Unsupported
 from normbench.formats import plain
 from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
@@ -70,8 +70,10 @@ class Trial:
         self.gpu.synchronize()
         with_stream(self.gpu, self.replay)
         outputs = self.replay.outputs[index]
-        x = tensors.inputs["x"]
-        verdict = check_copy(x, outputs["y"]) if self.contender.copies else check(expected, outputs)
+        if self.contender.copies:
+            verdict = check_copy(yardstick(tensors.inputs), outputs[ops.OPS[tensors.point.op].main])
+        else:
+            verdict = check(expected, outputs)
         if not verdict.ok:
             raise Failure(verdict.status, str(verdict.reason), columns(verdict))
         if any(not item.guards_intact() for item in tensors.guarded.values()):

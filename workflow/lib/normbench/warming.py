@@ -17,14 +17,17 @@ from normbench.worker import die_with_parent
 
 
 def empty_tensors(point: Point, gpu: CudaGpu) -> Tensors:
-    """Tensors of the point's shapes with whatever is in them."""
+    """Tensors of the point's shapes with ones in them."""
     torch = gpu.torch
-    dtype, param = ops.torch_dtype(point.dtype), ops.torch_dtype(point.param_dtype)
-    x = torch.zeros(point.rows, point.row_stride, dtype=dtype, device=gpu.device)[:, : point.hidden]
-    y = torch.empty(point.rows, point.hidden, dtype=dtype, device=gpu.device)
-    gamma = torch.ones(point.hidden, dtype=param, device=gpu.device) if ops.has_gamma(point) else None
-    beta = torch.ones(point.hidden, dtype=param, device=gpu.device) if ops.has_beta(point) else None
-    return Tensors(point, {"x": x, "gamma": gamma, "beta": beta}, {"y": Guarded(y, y)})
+
+    def tensor(name: str) -> Any:
+        shape, dtype = ops.extent(point, name)
+        pitch = point.row_stride if name in ops.inputs(point) and name in ops.LARGE else shape[-1]
+        made = torch.ones(*shape[:-1], pitch, dtype=ops.torch_dtype(dtype), device=gpu.device)
+        return made[..., : shape[-1]]
+
+    inputs = {"gamma": None, "beta": None} | {name: tensor(name) for name in ops.inputs(point)}
+    return Tensors(point, inputs, {name: Guarded(view, view) for name in ops.outputs(point) for view in [tensor(name)]})
 
 
 def compile_job(job: dict[str, Any], blocks: list[int], gpu: CudaGpu) -> str:

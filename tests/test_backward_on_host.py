@@ -1,0 +1,259 @@
+"""The backward kernels without a GPU: CUDA sources as C++ on the host, Triton in its interpreter, against float64.
+
+tests/host_shim says what this can find and what it cannot. The interpreter is chosen when triton is first imported, so
+Triton's kernels run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from normbench import check, kernelfile, nvrtc, ops
+from normbench.points import Point, Semantics
+from normbench.tensors import Tensors, guarded, make_inputs, make_outputs
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
+
+CUDA = ("naive_bwd",)
+TRITON = ("triton_bwd",)
+BLOCKS = [32, 96, 256]
+SM_COUNT = 3  # so that blocks which stay take several rows, and not all the same number of them
+SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
+    (1, 1, {}),
+    (3, 2, {"stats": False}),
+    (17, 31, {}),
+    (5, 33, {"row_stride": 34, "residual": "fp32"}),
+    (70, 64, {}),
+    (130, 100, {"stats": False, "row_stride": 104}),
+    (9, 256, {"gamma": False}),
+    (6, 1000, {"beta": False, "residual": "fp32"}),
+    (4, 1023, {"gamma": False, "beta": False}),
+    (3, 2049, {"residual": "fp32", "stats": False}),
+)
+KINDS = ("normal", "offset", "constant")
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Job:
+    """One variant at one point. shifts: elements by which tensors are off their alignment."""
+
+    point: Point
+    kind: str
+    shifts: dict[str, int]
+    names: dict[str, Any]
+    variant: dict[str, int]
+
+    def __str__(self) -> str:
+        point = self.point
+        return f"{point.op} {point.dtype} {point.shape} {point.semantics} {self.kind} {self.shifts} {self.variant}"
+
+
+def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
+    """Every shape in every type, with two variants each, drawn the same way every time."""
+    draw = random.Random(kernel.stem)
+    found = []
+    for op in kernel.ops:
+        for dtype in kernel.dtypes:
+            for param in dict.fromkeys((None, "fp32" if dtype != "fp32" else None)):
+                for rows, hidden, changes in SHAPES:
+                    point = Point(op, dtype, rows, hidden, semantics=Semantics(param_dtype=param, **changes))
+                    shifts = draw.choice(({}, {"x": 1, "dgamma": 1}, {"dy": 3, "dx": 1}, {"gamma": 1, "dbeta": 1}))
+                    shifts = {name: off for name, off in shifts.items() if ops.has(point, name)}
+                    aligned = 1 if shifts else kernelfile.pitch_alignment(point)
+                    names = kernelfile.launch_names(point, 90, SM_COUNT, aligned) | {"blocks_per_sm": 1}
+                    variants = kernel.variants(BLOCKS, names)
+                    # statistics that are made anew are hardest where there is nothing but a mean
+                    kinds = ["constant" if point.semantics.stats is False else "offset", draw.choice(KINDS)]
+                    for kind, variant in zip(kinds, draw.choices(variants, k=2), strict=True):
+                        if "slices" in variant:  # fewer, since fibers are slow
+                            variant = variant | {"slices": 3}
+                        found.append(Job(point, kind, shifts, names | variant, variant))
+    return found
+
+
+def tensors_of(job: Job) -> Tensors:
+    """Random inputs of the kind, in guarded buffers off their alignment, and poisoned outputs."""
+    import torch
+
+    point, cpu = job.point, torch.device("cpu")
+    values = make_inputs(point, cpu, point.hidden)
+    x = values["x"]
+    assert x is not None
+    if job.kind == "offset":
+        x += 1000.0
+    if job.kind == "constant":
+        x.fill_(33333.3 if point.dtype == "fp32" else 1234.0)
+    exact = ops.statistics(point, x.double())[1]
+    placed: dict[str, torch.Tensor | None] = {"gamma": None, "beta": None}
+    for name, value in values.items():
+        if value is not None:
+            stride = point.row_stride if name in ops.LARGE else None
+            placed[name] = guarded(tuple(value.shape), value.dtype, cpu, stride, job.shifts.get(name, 0)).view
+            placed[name].copy_(exact.get(name, value))  # type: ignore[union-attr]
+    return Tensors(point, placed, make_outputs(point, cpu, job.shifts))
+
+
+def scratch_of(kernel: kernelfile.Kernel, job: Job) -> list[Any]:
+    """Working memory of NaN between guards, as bytes."""
+    import torch
+
+    sizes = (int(kernelfile.evaluate(size, job.names)) for size in kernel.scratch.values())
+    found = [guarded((size // 4,), torch.float32, torch.device("cpu")) for size in sizes]
+    for memory in found:
+        memory.poison()
+    return found
+
+
+def problem(tensors: Tensors, scratch: list[Any], before: int) -> str | None:
+    """What is wrong after a launch, or None."""
+    verdict = check.check(check.expect(tensors.point, tensors.inputs), tensors.outputs())
+    if not verdict.ok:
+        return f"{verdict.status}: {verdict.reason}"
+    if not all(item.guards_intact() for item in (*tensors.guarded.values(), *scratch)):
+        return "wrote outside its output or its working memory"
+    return None if tensors.fingerprint() == before else "wrote to its inputs"
+
+
+# CUDA
+
+
+def run_cuda(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list[str]) -> str | None:
+    tensors, scratch = tensors_of(job), scratch_of(kernel, job)
+    point, before = job.point, tensors.fingerprint()
+    scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
+    scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden}
+    names = {name: tensors.get(name) for name in shim.POINTERS}
+    for launch in kernel.launches:
+        texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
+        grid, block, smem, cluster = (int(kernelfile.evaluate(text, job.names)) for text in texts)
+        shape = shim.Shape(grid, block, smem, max(cluster, 1), tuple(job.variant.values()))
+        which = symbols.index(launch.symbol(job.names))
+        try:
+            shim.launch(library, which, shape, names, [memory.view for memory in scratch], **scalars)
+        except RuntimeError as error:
+            return str(error)
+    return problem(tensors, scratch, before)
+
+
+def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[str]:
+    symbols = sorted({launch.symbol(job.names) for job in jobs for launch in kernel.launches})
+    headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
+    library = shim.build(kernel, symbols, headers, folder)
+    found = ((job, run_cuda(job, kernel, library, symbols)) for job in jobs)
+    return [f"{job}: {text}" for job, text in found if text]
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+@needs_compiler
+@pytest.mark.parametrize("stem", CUDA)
+def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "backward" / f"{stem}.cu")
+    assert problems(kernel, jobs_of(kernel), tmp_path) == []
+
+
+PLANTED = [
+    # of which kernel, the text, what takes its place, and what that is
+    ("naive_bwd", "    __syncthreads();\n", "", "no barrier between the warps' sums"),
+    ("naive_bwd", "row < rows; row += slices", "row < rows - 1; row += slices", "the last row left out"),
+    ("naive_bwd", "other = 1; other < warps", "other = 1; other < warps - 1", "the last warp left out"),
+    ("naive_bwd", "(gradient(i) - level)", "(gradient(i) - 2 * level)", "mean subtracted twice"),
+    ("naive_bwd", "sums[1] = fmaf(g, found", "sums[1] = fmaf(1.0f, found", "mean of xhat alone"),
+    ("naive_bwd", "its.x) * its.y", "its.x)", "dgamma of what is not normalised"),
+    ("naive_bwd", "if (column >= hidden) return;", "", "columns past the end"),
+    ("naive_bwd", "found.pivot -= found.shift / found.rstd;", "", "what the rounded mean left"),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("stem", "right", "wrong", "what"), PLANTED, ids=[f"{planted[0]}: {planted[-1]}" for planted in PLANTED]
+)
+def test_a_planted_fault_is_seen(stem: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
+    path = tmp_path / "kernels" / "backward" / f"{stem}.cu"
+    text = path.read_text()
+    assert text.count(right) == 1, "the text to replace has changed"
+    path.write_text(text.replace(right, wrong))
+    kernel = kernelfile.load(path)
+    chosen = [job for job in jobs_of(kernel) if job.point.op == "layernorm_bwd" and job.point.dtype == "fp32"]
+    assert problems(kernel, chosen, tmp_path), what
+
+
+# Triton
+
+
+def run_triton(module: Any, kernel: kernelfile.Kernel, job: Job) -> str | None:
+    tensors, scratch = tensors_of(job), scratch_of(kernel, job)
+    point, before = job.point, tensors.fingerprint()
+    names = {name: tensors.get(name) for name in kernelfile.TENSORS}
+    t = SimpleNamespace(
+        **names,
+        rows=point.rows,
+        hidden=point.hidden,
+        x_stride=point.row_stride,
+        y_stride=point.hidden,
+        eps=point.semantics.eps,
+        norm=ops.OPS[point.op].norm,
+        residual_mode=ops.residual_mode(point),
+        sm_count=SM_COUNT,
+        scratch=SimpleNamespace(**dict(zip(kernel.scratch, (memory.view for memory in scratch), strict=True))),
+    )
+    module.launch(t, **job.variant)
+    return problem(tensors, scratch, before)
+
+
+def main() -> None:
+    """In the interpreter's process: print what is wrong, as JSON."""
+    from normbench.contenders import load_module
+
+    wrong = []
+    for stem in TRITON:
+        kernel = kernelfile.load(ROOT / "kernels" / "triton" / f"{stem}.py")
+        module = load_module(kernel.path)
+        for job in jobs_of(kernel):
+            text = run_triton(module, kernel, job)
+            if text:
+                wrong.append([stem, str(job), text])
+    print(json.dumps(wrong))
+
+
+def test_triton_agrees_with_float64() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_triton_refuses_rows_that_no_block_holds() -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "triton" / "triton_bwd.py")
+
+    def names(hidden: int) -> dict[str, Any]:
+        return kernelfile.launch_names(Point("rmsnorm_bwd", "bf16", 8, hidden), 90, 132, 2)
+
+    assert "32768" in str(kernel.refusal(names(32769)))
+    for hidden in (1, 31, 2048, 2049, 32768):
+        assert kernel.refusal(names(hidden)) is None
+        assert kernel.variants([256], names(hidden)), hidden
+
+
+if __name__ == "__main__":
+    main()
