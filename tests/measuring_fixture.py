@@ -81,7 +81,7 @@ def race_task(work: Point, specs: Sequence[str], **more: Any) -> dict[str, Any]:
         {"spec": spec, "variant": {} if "baselines" in spec else {"num_warps": 4}, "unit": f"{work.key} race {spec}"}
         for spec in specs
     ]
-    told = {"contenders": [{"spec": spec} for spec in specs], "entries": {work.key: entries}}
+    told: dict[str, Any] = {"contenders": [{"spec": spec} for spec in specs], "entries": {work.key: entries}}
     return task("showdown", [work], roofs={work.key: variants("copy", fake())[0]}, **told, **more)
 
 

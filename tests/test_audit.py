@@ -267,6 +267,27 @@ def test_the_largest_deviation_is_found_and_judged() -> None:
     assert found.missing == ["nvbench_batch: invented: NVBench has no time (2 rows)"]
 
 
+@pytest.mark.parametrize(
+    ("time_us", "mhz", "deviation"),
+    [
+        (103.0, 1980.0, 0.03),
+        (103.0, 1900.0, 0.0),  # between the same time and the same cycles
+        (103.0, 1950.0, 103 * 1950 / 198000 - 1),
+        (97.0, 1900.0, -0.03),
+        (103.0, None, 0.03),
+    ],
+)
+def test_what_another_clock_explains_is_no_deviation(time_us: float, mhz: float | None, deviation: float) -> None:
+    made = report_fixture.Fixture().tables()["audit"].filter(pl.col("method").is_in(["normbench", "nvbench"])).head(2)
+    other = pl.col("method") == "nvbench"
+    made = made.with_columns(
+        time_us_p50=pl.when(other).then(time_us).otherwise(100.0),
+        sm_clock_gpu_mhz=pl.when(other).then(mhz).otherwise(1980.0),
+    )
+
+    assert inspections.deviations(made)["deviation"].to_list() == [pytest.approx(deviation)]
+
+
 def test_short_launches_are_shown_and_not_judged() -> None:
     made = report_fixture.Fixture().tables()["audit"]
     short = made.with_columns(pl.col("time_us_p50") / 10)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from normbench import check as check_module
 from normbench import ops
 from normbench.check import Verdict, check, check_copy, expect, torch_eager
 from normbench.contenders import FakeLaunch, Unsupported
@@ -401,6 +402,38 @@ def test_without_torchs_answer_no_contract_is_claimed() -> None:
     verdict = judged(point(), right)
 
     assert (verdict.bitwise_torch, verdict.allclose_torch, verdict.allclose_seed) == (None, None, None)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_the_short_way_says_what_the_long_one_says(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Point("layernorm", dtype, 37, 1023)
+    tensors = make_sets(work, torch.device("cpu"), 1, 5)[0]
+    expected = expect(work, tensors.inputs, with_torch=True)
+    y = ops.reference(work, tensors.inputs)["y"].to(ops.torch_dtype(dtype))
+    monkeypatch.setattr(check_module, "CHUNK_ELEMENTS", 5000)
+
+    short, long = check_module._all_right(expected, y), check_module._errors(expected, y)
+
+    assert short is not None
+    for name in ("err_max_abs", "err_ulp_max", "tolerance", "tolerance_used"):
+        assert getattr(short, name) == pytest.approx(getattr(long, name), rel=1e-6)
+    assert (
+        replace(short, **{name: getattr(long, name) for name in vars(long) if "err" in name or "tol" in name}) == long
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
+@pytest.mark.parametrize("row", [0, 20, 36])
+def test_the_short_way_ends_at_anything_that_is_not_right(
+    value: float, row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Point("rmsnorm", "fp32", 37, 1023)
+    tensors = make_sets(work, torch.device("cpu"), 1, 5)[0]
+    y = ops.reference(work, tensors.inputs)["y"].float()
+    y[row, 1022] = value
+    monkeypatch.setattr(check_module, "CHUNK_ELEMENTS", 5000)
+
+    assert check_module._all_right(expect(work, tensors.inputs), y) is None
 
 
 def test_the_copy_is_judged_by_its_source() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from measuring_fixture import (
     LOOP,
     NAIVE,
     ROW,
+    STUDY,
     Recorder,
     fake,
     point,
@@ -206,7 +208,7 @@ def test_a_launch_near_the_floor_is_launch_bound() -> None:
 @pytest.mark.parametrize(
     ("set_bytes", "l2_bytes", "regime", "sets"),
     [
-        (1 << 30, 60 << 20, "stream", 2),
+        (1 << 30, 60 << 20, "stream", 4),
         (60 << 20, 60 << 20, "stream", 5),
         (1, 1 << 20, "l2", 2),
         (1, 1 << 20, "latency", 2),
@@ -321,6 +323,22 @@ def test_a_slow_contender_is_slow() -> None:
 
     ratio = slowed["torch_eager"]["time_us_p50"] / plain["torch_eager"]["time_us_p50"]
     assert ratio == pytest.approx(2, rel=0.01)
+
+
+def test_only_who_is_not_known_well_enough_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noisy one gets the rest of the budget; the others stop once their medians are known."""
+    gpu = fake()
+    kept = gpu._sample
+    noisy = random.Random(1)
+    monkeypatch.setattr(
+        gpu, "_sample", lambda replay: kept(replay) * (noisy.uniform(0.8, 1.2) if "loop" in replay.label else 1.0)
+    )
+
+    rows = work_off(race_task(WORK, (ROW, LOOP, EAGER), study={**STUDY, "race_ms": 1e5}), gpu).by("contender")
+
+    samples = {name: row["n_samples"] for name, row in rows.items()}
+    assert samples["triton_row"] == samples["torch_eager"] == racing.MIN_ROUNDS
+    assert samples["triton_loop"] > 2 * racing.MIN_ROUNDS
 
 
 def test_an_add_op_is_judged_by_the_roof_of_two_reads_and_two_writes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,18 @@ def test_allow_fake_cannot_reach_the_real_archive(
     assert archive.folders("fakes")
 
 
+def test_a_kernel_that_needs_a_newer_architecture_is_compiled_where_it_has_no_variant(tmp_path: Path) -> None:
+    Study(archs=("sm_90", "sm_100", "sm_120")).write_local(tmp_path / "results")
+    builds = tmp_path / "results" / "build"
+    for arch in ("sm_75", "sm_80", "sm_86", "sm_89"):
+        for path in list((builds / "sm_90").glob("*.parquet")):
+            schema.write(schema.RESOURCES.empty(), schema.RESOURCES, builds / arch / path.name)
+
+    folder = publish.publish(archive.read_local(tmp_path / "results" / Study().device, builds), tmp_path / "data")
+
+    assert set(pl.read_parquet(folder / "resources.parquet")["arch"]) == {"sm_90", "sm_100", "sm_120"}
+
+
 def test_missing_architectures_are_named(tmp_path: Path) -> None:
     run = local(tmp_path, Study(archs=("sm_90", "sm_100", "sm_75", "sm_80", "sm_120")))
 

@@ -31,7 +31,8 @@ class Run:
     """One study of one device. tables: every table of the schema by name, empty where it was not made.
 
     target: folder of results/ where the study lies, None for an archived one. hashes: SHA-256 of each file it was read
-    from, by the file's name below the folder of the run.
+    from, by the file's name below the folder of the run. built: (stem, architecture) of every build of a local study,
+    those included that hold no variant because the kernel needs a newer architecture.
     """
 
     device: str
@@ -41,6 +42,7 @@ class Run:
     tables: Mapping[str, pl.DataFrame]
     hashes: Mapping[str, str] = field(default_factory=dict)
     target: str | None = None
+    built: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def id(self) -> str:
@@ -176,7 +178,8 @@ def read_local(folder: Path | str, builds: Path | str) -> Run:
         for name, frame in tables.items()
     }
     machine = {"device": device, "run": run} | machine
-    return Run(device, run, machine, study, labelled, hashes(folder), target=folder.name)
+    built = frozenset((path.stem, path.parent.name) for path in Path(builds).glob("*/*.parquet"))
+    return Run(device, run, machine, study, labelled, hashes(folder), folder.name, built)
 
 
 def run_id(showdown: pl.DataFrame, where: Path | str = "showdown") -> str:

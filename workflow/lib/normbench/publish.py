@@ -57,11 +57,8 @@ def _publishable(run: Run, folder: Path, allow_fake: bool) -> None:
         raise PublishError(f"{run.device} is a faked GPU; only measured numbers are published")
     if folder.exists():
         raise PublishError(f"{folder} exists; a published run is never written again")
-    resources = run.tables["resources"]
     for stem in sorted(run.tables["cases"].filter(pl.col("lang") == "cuda")["contender"].unique()):
-        missing = sorted(
-            ARCHS - {*resources.filter(pl.col("contender") == stem)["arch"]}, key=lambda arch: int(arch[3:])
-        )
+        missing = sorted((arch for arch in ARCHS if (stem, arch) not in run.built), key=lambda arch: int(arch[3:]))
         if missing:
             archs = ", ".join(missing)
             raise PublishError(f"{stem} is not compiled for {archs}; run `snakemake --cores 2 cubins` first")

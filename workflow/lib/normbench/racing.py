@@ -167,21 +167,21 @@ class Race:
         self.channel.finish(*rows)
 
     def _rounds(self, replays: Sequence[Replay], observer: Observer) -> list[list[float]]:
+        """Samples of every replay: MIN_ROUNDS of all, then more of those whose median is not known to WIDTH yet."""
         for replay in replays:
             with_stream(self.gpu, replay)
         order = random.Random(short_hash(self.point.key))
         samples: list[list[float]] = [[] for _ in replays]
-        spent_us, budget_us = 0.0, self.task["study"]["race_ms"] * 1e3
-        while True:
-            orders = [order.sample(range(len(replays)), len(replays)) for _ in range(ROUNDS_A_BLOCK)]
+        left_us = self.task["study"]["race_ms"] * 1e3
+        running = [*range(len(replays))]
+        while running:
+            orders = [order.sample(running, len(running)) for _ in range(ROUNDS_A_BLOCK)]
             for mine, more in zip(samples, self.gpu.time_rounds(replays, orders, observer), strict=True):
                 mine += more
-            spent_us += sum(
-                sum(mine[-ROUNDS_A_BLOCK:]) * replay.launches for mine, replay in zip(samples, replays, strict=True)
-            )
-            rounds = len(samples[0])
-            if rounds >= MIN_ROUNDS and (spent_us >= budget_us or all(map(timing.narrow, samples))):
-                return samples
+            left_us -= sum(sum(samples[index][-ROUNDS_A_BLOCK:]) * replays[index].launches for index in running)
+            if len(samples[running[0]]) >= MIN_ROUNDS:
+                running = [index for index in running if left_us > 0 and not timing.narrow(samples[index])]
+        return samples
 
     def _conclude(self, runner: Runner, samples: list[float], race: Outcome) -> dict[str, Any]:
         """Check again, then let the time exist."""
