@@ -286,7 +286,7 @@ PLANTED = [
     ("span_row", "common/piece.cuh", "return differ % 16 == 0", "return true", "y taken to be aligned as x is"),
     ("cluster_row", "common/cluster.cuh", "        barrier_wait(&mail->arrived, 0);\n", "", "no wait for the parts"),
     ("cluster_row", "common/cluster.cuh", "int warp = rank *", "int warp = 0 *", "parts overwrite each other"),
-    ("cluster_row", "forward/cluster_row.cu", "    cluster_wait();  // all", "", "sent to a block not started"),
+    ("cluster_row", "forward/cluster_row.cu", "    cluster_wait();  // all", "    //", "sent to a block not started"),
     (
         "cluster_row",
         "forward/cluster_row.cu",
