@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 SMALLEST = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}
+EXPONENT = 0x7FF0000000000000  # its bits in a float64
 MAX_HIDDEN = 2**24
 
 
@@ -286,18 +287,21 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
     if OPS[point.op].backward:
         return gradients.tolerance(point, tensors, exact)
     u32 = UNIT_ROUNDOFF["fp32"]
-    y = exact["y"].abs()
-    gamma, beta = tensors.get("gamma"), tensors.get("beta")
-    scale = gamma.to(torch.float64).abs() if gamma is not None else torch.ones((), dtype=torch.float64, device=y.device)
-    scaled = (exact["y"] - (beta.to(torch.float64) if beta is not None else 0.0)).abs()
+    y = exact["y"]
+    ones = torch.ones(point.hidden, dtype=torch.float64, device=y.device)
+    gamma, beta = (tensors.get(name) for name in ("gamma", "beta"))
+    scale = ones if gamma is None else gamma.to(torch.float64).abs()
     depth = sum_depth(point.hidden)
-    allowed = ulp(y, point.dtype) + 4 * depth * u32 * scaled
-    if beta is not None:
-        allowed = allowed + 2 * u32 * beta.to(torch.float64).abs()
+    allowed = ulp(y, point.dtype)
+    if beta is None:
+        allowed.add_(y.abs(), alpha=4 * depth * u32)
+    else:
+        shift = beta.to(torch.float64)
+        allowed.add_((y - shift).abs_(), alpha=4 * depth * u32).add_(shift.abs(), alpha=2 * u32)
     if OPS[point.op].subtract_mean:
-        allowed = allowed + mean_drift(point, exact["mean"], exact["rstd"])[:, None] * scale
+        allowed.addcmul_(mean_drift(point, exact["mean"], exact["rstd"])[:, None], scale)
     if "sum" in exact:
-        allowed = allowed + u32 * exact["sum"].abs() * exact["rstd"][:, None] * scale
+        allowed.addcmul_(exact["sum"].abs().mul_(exact["rstd"][:, None]), scale, value=u32)
     return allowed
 
 
@@ -327,11 +331,10 @@ def output_ulp(point: Point, tensors: dict[str, torch.Tensor | None], exact: dic
 
     if OPS[point.op].backward:
         return gradients.output_ulp(point, tensors, exact)
+    present = [tensors[name] for name in ("gamma", "beta") if tensors.get(name) is not None]
     scale = exact["y"].abs()
-    for name in ("gamma", "beta"):
-        tensor = tensors.get(name)
-        if tensor is not None:
-            scale = torch.maximum(scale, tensor.to(torch.float64).abs())
+    for tensor in present:
+        scale = torch.maximum(scale, tensor.to(torch.float64).abs())  # type: ignore[union-attr]
     return ulp(scale, point.dtype)
 
 
@@ -339,10 +342,8 @@ def ulp(value: torch.Tensor, dtype: str) -> torch.Tensor:
     """Distance between neighbouring ``dtype`` values at |value| (float64), never below the smallest denormal."""
     import torch
 
-    _, exponent = torch.frexp(value)
-    step = torch.ldexp(torch.full_like(value, 2 * UNIT_ROUNDOFF[dtype]), exponent - 1)
-    smallest = SMALLEST[dtype]
-    return torch.where(value == 0, smallest, step).clamp(min=smallest)
+    powers = (value.contiguous().view(torch.int64) & EXPONENT).view(torch.float64)  # 2 ** floor(log2 |value|)
+    return powers.mul_(2 * UNIT_ROUNDOFF[dtype]).clamp_(min=SMALLEST[dtype])
 
 
 def out_of_range(point: Point, tensors: dict[str, torch.Tensor | None]) -> bool:
