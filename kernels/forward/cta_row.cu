@@ -6,9 +6,10 @@
 //     # which variants exist
 //     "vec == 1 or vec == 16 // x_bytes",
 //     "vec > 1 or (lanes == 0 and vecs == x_bytes)",
-//     "(lanes, vecs) in ((8, 1), (8, 2), (16, 2), (32, 2), (32, 4), (0, 2), (0, 4), (0, 8))",
+//     "(lanes, vecs) in ((8, 1), (8, 2), (16, 2), (32, 2), (32, 3), (32, 4), (0, 2), (0, 4), (0, 8))",
 //     "block <= 512 or ADD == 0",
 //     "vecs in (2, 4) or ADD == 0",
+//     "vecs != 3 or hidden * x_bytes > 1024",
 //     "(lanes, vecs) != (0, 2) or vec == 1 or w_bytes != x_bytes",
 //     "once == 0 or (lanes == 0 and vec > 1 and vecs in (4, 8) and ADD == 0 and x_bytes == 2)",
 //     "once == 0 or (hidden >= 4096 and vecs * block * 16 >= hidden * x_bytes)",
@@ -27,7 +28,7 @@
 // [axes]
 // block = "study"
 // lanes = [0, 8, 16, 32]  # threads a row; 0: the whole block
-// vecs = [1, 2, 4, 8]     # 16-byte vectors of the row in a thread's registers
+// vecs = [1, 2, 3, 4, 8]  # 16-byte vectors of the row in a thread's registers
 // vec = [1, 4, 8]         # elements a load
 // once = [0, 1]           # x passes by L1, which then keeps gamma and beta
 //
