@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from measuring_fixture import EAGER, fake, task, work_off
+from measuring_fixture import EAGER, ROOT, fake, task, work_off
 from normbench import check as check_module
 from normbench import gradients, inputs, ops
 from normbench.adversary import place
 from normbench.check import Verdict, check, check_copy, expect, expect_columns, yardstick
-from normbench.contenders import FakeLaunch, empty
+from normbench.contenders import FakeLaunch, Unsupported, baseline, empty, load_module, namespace
 from normbench.points import Point, Semantics
 from normbench.tensors import Tensors, make_sets
 from normbench.trial import Failure, attempt
@@ -538,3 +540,141 @@ def test_the_copy_of_a_backward_op_reads_two_and_writes_one() -> None:
 
     assert check_copy(yardstick(tensors.inputs), total).ok
     assert check_copy(yardstick(tensors.inputs), tensors.inputs["x"]).status == "wrong"  # type: ignore[arg-type]
+
+
+# baselines, as far as they go without a GPU
+
+
+def prepared(stem: str, work: Point) -> tuple[Tensors, Callable[[], Outputs]]:
+    tensors = tensors_of(work)
+    module = load_module(ROOT / "kernels" / "baselines" / f"{stem}.py")
+    return tensors, module.prepare_backward(namespace(tensors))
+
+
+@pytest.mark.parametrize("semantics", [{}, {"beta": False}, {"gamma": False}, {"gamma": False, "beta": False}])
+def test_torch_eager_hands_out_what_the_work_has(semantics: dict[str, Any]) -> None:
+    tensors, launch = prepared("torch_eager", point(**semantics))
+
+    found = launch()
+
+    assert list(found) == ops.outputs(tensors.point)
+    assert check(expect(tensors.point, tensors.inputs), found).ok
+
+
+@pytest.mark.parametrize("op", BACKWARD)
+@pytest.mark.parametrize("semantics", [{}, {"beta": False}, {"gamma": False}, {"residual": "fp32"}])
+def test_the_function_that_torch_compiles_is_the_gradient(
+    op: str, semantics: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(function: Any, **_: Any) -> Any:
+        torch._dynamo.utils.counters["stats"]["unique_graphs"] = 1
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    tensors, launch = prepared("torch_compile", point("bf16", op=op, **semantics))
+
+    found = launch()
+
+    assert list(found) == ops.outputs(tensors.point)
+    assert check(expect(tensors.point, tensors.inputs), found).ok
+
+
+def stand_ins() -> dict[str, ModuleType]:
+    """Modules with the signatures of quack 0.6.5 and liger-kernel 0.8.5, and honest gradients behind them."""
+
+    def gradient(x: Any, gamma: Any, dy: Any, rstd: Any, mean: Any = None, residual: Any = None) -> Outputs:
+        op = "rmsnorm_bwd" if mean is None else "layernorm_bwd"
+        work = point(rows=len(x), hidden=x.shape[1], op=op, residual=None if residual is None else "fp32")
+        given = {"x": x, "dy": dy, "gamma": gamma, "rstd": rstd, "mean": mean, "residual": residual}
+        return right(work, given)
+
+    def layernorm_bwd(x: Any, weight: Any, dout: Any, rstd: Any, mean: Any, has_bias: bool = True) -> Any:
+        found = gradient(x, weight, dout, rstd, mean)
+        return found["dx"], found["dgamma"], found["dbeta"] if has_bias else None
+
+    def rmsnorm_bwd(
+        x: Any, weight: Any, dout: Any, rstd: Any, dresidual_out: Any = None, weight_offset: float = 0.0
+    ) -> Any:
+        found = gradient(x, weight, dout, rstd, residual=dresidual_out)
+        return found["dx"], found["dgamma"], None, None
+
+    def layer_norm_backward(dY: Any, X: Any, W: Any, B: Any, Mean: Any, RSTD: Any) -> Any:
+        return tuple(gradient(X, W, dY, RSTD, Mean).values())
+
+    def rms_norm_backward(
+        dY: Any, X: Any, W: Any, RSTD: Any, offset: float, casting_mode: int, block: int, warps: int, *rest: Any
+    ) -> Any:
+        assert (casting_mode, block, warps, rest) == (1, 128, 4, (False, None))
+        return tuple(gradient(X, W, dY, RSTD).values())
+
+    names: dict[str, dict[str, Any]] = {
+        "quack": {},
+        "quack.rmsnorm": {"layernorm_bwd": layernorm_bwd, "rmsnorm_bwd": rmsnorm_bwd}
+        | dict.fromkeys(("layernorm_fwd", "rmsnorm_fwd")),
+        "liger_kernel": {},
+        "liger_kernel.ops": {},
+        "liger_kernel.ops.layer_norm": {"LigerLayerNormFunction": None, "layer_norm_backward": layer_norm_backward},
+        "liger_kernel.ops.rms_norm": {"LigerRMSNormFunction": None, "rms_norm_backward": rms_norm_backward},
+        "liger_kernel.ops.fused_add_rms_norm": {"LigerFusedAddRMSNormFunction": None},
+        "liger_kernel.ops.utils": {"calculate_settings": lambda hidden: (128, 4)},
+    }
+    made = {name: ModuleType(name) for name in names}
+    for name, values in names.items():
+        vars(made[name]).update(values)
+    return made
+
+
+@pytest.mark.parametrize("op", BACKWARD)
+@pytest.mark.parametrize("stem", ["quack", "liger"])
+def test_libraries_are_given_their_arguments_in_their_order(
+    stem: str, op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, module in stand_ins().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    tensors, launch = prepared(stem, point(op=op))
+
+    found = launch()
+
+    assert list(found) == ops.outputs(tensors.point)
+    assert check(expect(tensors.point, tensors.inputs), found).ok
+
+
+@pytest.mark.parametrize(
+    ("stem", "work", "sentence"),
+    [
+        ("liger", point(residual="fp32"), "no residual gradient"),
+        ("liger", point(rows=1, hidden=65537), "65536 columns at most"),
+        ("liger", point(beta=False), "needs gamma, and beta"),
+        ("quack", point(residual="fp32"), "takes no residual gradient"),
+        ("quack", point(stats=False), "saved statistics"),
+        ("torch_eager", point(stats=False), "saved statistics"),
+        ("torch_eager", point("bf16", param_dtype="fp32"), "gamma of the input's type"),
+        ("torch_compile", point(stats=False), "saved statistics"),
+    ],
+)
+def test_a_baseline_says_which_gradients_it_lacks(
+    stem: str, work: Point, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, module in stand_ins().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(Unsupported, match=sentence):
+        prepared(stem, work)
+
+
+@pytest.mark.parametrize("stem", ["apex", "cudnn", "flashinfer", "transformer_engine"])
+def test_a_baseline_without_gradients_is_skipped_and_not_raced_forward(
+    stem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("normbench.contenders.load_module", lambda path: SimpleNamespace(prepare=None))
+    contender = baseline(ROOT / "kernels" / "baselines" / f"{stem}.py")
+
+    with pytest.raises(Unsupported, match=f"{stem} is raced forward only"):
+        contender.bind(tensors_of(point()), {}, None)  # type: ignore[arg-type]
+
+
+def test_the_device_copy_writes_one_tensor_of_two() -> None:
+    tensors, launch = prepared("copy", point("fp16"))
+
+    found = launch()
+
+    assert check_copy(yardstick(tensors.inputs), found["dx"]).ok
