@@ -135,7 +135,6 @@ def test_readme_explains_something_before_the_commands() -> None:
 
 
 def test_readme_names_a_verb_that_does_not_exist() -> None:
-
     text = "\n".join((ROOT / name).read_text() for name in DOCUMENTS)
     words = commands(text) + re.findall(r"`([^`\n]+)`", text)
     verbs = {verb for word in words for verb in re.findall(r"(?:^|&& )normbench ([a-z]+)", word)}

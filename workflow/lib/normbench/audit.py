@@ -21,17 +21,13 @@ Winners = dict[tuple[str, str], tuple[float, str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    harness.add_arguments(parser)
-    parser.add_argument("--op", required=True)
-    parser.add_argument("--kernels", nargs="*", default=[], help="our kernel files")
-    parser.add_argument("--builds", nargs="*", default=[], help="builds (.json) of the CUDA ones")
-    parser.add_argument("--cases", nargs="*", default=[], type=Path, help="their tuning tables")
+    showdown.add_field_arguments(parser)
     parser.add_argument("--count", type=int, default=6, help="points to time")
 
 
 def main(args: argparse.Namespace) -> int:
     measurement = Measurement(args, "audit", f"audit-{args.op}")
-    builds = {Path(path).stem: path for path in args.builds if path.endswith(".json")}
+    builds = showdown.builds_by_stem(args.builds)
     kernels = {path: kernelfile.load(path) for path in args.kernels}
     points = [point for point in measurement.points if point.op == args.op and point.regime == "stream"]
     entries = entries_of(chosen(points, args.count), kernels, showdown.winners(args.cases))

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from normbench import schema
 from normbench.archive import Run
-from normbench.compare import Comparison, Row
+from normbench.compare import MARKS, Comparison, Row
 from normbench.formats import fact, factor, percent, plain, quantity, signed
 
 MOST_ROWS = 40  # GitHub refuses comments of more than 65,536 characters
 MOST_WRONG = 20
 TOLD = ("SLOWER", "FASTER", "AMBIGUOUS")
-MARKS = {"FASTER": "▲ FASTER", "SLOWER": "▼ SLOWER", "AMBIGUOUS": "? AMBIGUOUS"}
 HEADINGS = ("verdict", "contender", "work", "left µs", "right µs", "time", "95 % interval", "cycles", "% of ceiling")
 # words of the left and right side, escaped where they come from a kernel's author
 _SPECIAL = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]<>|#@"} | {"\n": " "})
@@ -31,11 +30,10 @@ def render(left: Run, right: Run, found: Comparison) -> str:
 
 
 def _heading(right: Run, found: Comparison) -> str:
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
     verdict = "a regression" if found.regressed else "no confirmed regression"
     gpu = _text(fact(right.machine.get("gpu_name")))
     return (
-        f"### normbench on {gpu}: {verdict}\n\n{counts} of {quantity(len(found.rows), 'judged row')};"
+        f"### normbench on {gpu}: {verdict}\n\n{found.counted} of {quantity(len(found.rows), 'judged row')};"
         f" geometric mean of the speed-up {factor(found.speedup)}."
     )
 
@@ -66,7 +64,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     semantics = "" if row.semantics == "default" else f" {row.semantics}"
     ceilings = (f"{percent(None if pct is None else (pct / 100, pct / 100))}" for pct in (row.left_pct, row.right_pct))
     return (
-        MARKS[row.verdict],
+        f"{MARKS[row.verdict]} {row.verdict}",
         _text(row.contender),
         _text(f"{row.op}{semantics} {row.dtype} {row.rows}×{row.hidden} {row.regime}"),
         f"{row.left_us:.2f}",
@@ -91,8 +89,8 @@ def _method(left: Run, right: Run, found: Comparison) -> str:
         f"margin ({margins or 'unknown, since a run has no A/A twin'}), which is the noise floor of the runs or 0.5 %.",
         f"{quantity(found.not_judged, 'common row')} without a quotable time on both sides.",
     ]
-    if not found.same_model:
-        sentences.append("The GPUs are of different models, so a SLOWER is a finding and not a regression.")
+    if found.caveat:
+        sentences.append(found.caveat)
     return "\n".join(("<details><summary>What was compared, and how</summary>\n", *sentences, "\n</details>"))
 
 

@@ -30,6 +30,8 @@ BLOCK = 5  # rounds; neighbouring samples of a race share clocks and temperature
 RESAMPLES = 1000
 LEVEL = (2.5, 97.5)
 VERDICTS = ("SLOWER", "AMBIGUOUS", "FASTER", "SAME")
+# a verdict is told by sign and word as well as by colour, so that it survives print and colour blindness
+MARKS = {"FASTER": "▲", "SLOWER": "▼", "SAME": "=", "AMBIGUOUS": "?"}
 BROKEN = ("wrong", "no_work", "compile_error", "launch_error", "timeout")
 
 
@@ -74,6 +76,17 @@ class Comparison:
     def counts(self) -> dict[str, int]:
         found = Counter(row.verdict for row in self.rows)
         return {verdict: found[verdict] for verdict in VERDICTS}
+
+    @property
+    def counted(self) -> str:
+        """``3 SLOWER, 1 AMBIGUOUS, 0 FASTER, 9 SAME``."""
+        return ", ".join(f"{number} {verdict}" for verdict, number in self.counts.items())
+
+    @property
+    def caveat(self) -> str | None:
+        """What a reader must know of the verdicts, if anything."""
+        different = "The GPUs are of different models, so a SLOWER is a finding and not a regression."
+        return None if self.same_model else different
 
     @property
     def speedup(self) -> float | None:
@@ -292,12 +305,11 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _summary(found: Comparison) -> list[str]:
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in found.counts.items())
     margins = ", ".join(f"{100 * margin:.2f} % ({regime})" for regime, margin in found.margins.items())
     margins = margins or "unknown, since a run has no A/A twin"
-    lines = [f"{counts}; {found.not_judged} common rows have no quotable time on both sides. Margin: {margins}."]
-    if not found.same_model:
-        lines.append("The GPUs are of different models, so a SLOWER is a finding and not a regression.")
+    lines = [f"{found.counted}; {found.not_judged} common rows have no quotable time on both sides. Margin: {margins}."]
+    if found.caveat:
+        lines.append(found.caveat)
     return lines + [f"newly wrong: {sentence}" for sentence in found.newly_wrong]
 
 

@@ -69,14 +69,34 @@ def compile_kernel(kernel: Kernel, arch: int, block_sizes: list[int], out: Path)
         CubinError: the compiler's log and the cubin disagree.
     """
     entries = entries_of(kernel, block_sizes, arch)
-    symbols = sorted({entry["symbol"] for entry in entries})
     try:
-        built = nvrtc.build(kernel.path, symbols, arch)
+        _compile(kernel, arch, entries, out)
     except nvrtc.CompileError as error:
         facts: dict[str, Any] = {"arch": f"sm_{arch}", "sha": kernel.sha, "lowered": {}, "error": str(error)}
         failed = {"status": "compile_error", "reason": str(error), "block": None}
         _write(out, b"", facts | {"log_tail": error.log[-LOG_TAIL:]}, [entry | failed for entry in entries])
         return str(error)
+    return None
+
+
+def compile_launched(kernel: Kernel, arch: int, launched: list[dict[str, Any]], out: Path, lineinfo: bool) -> Path:
+    """Compile what some launches need and nothing else, and write the same files; returns the JSON one.
+
+    launched: names of each launch, as from ``kernelfile.launch_names`` with the variant. lineinfo: source lines in the
+    machine code, which stays the same.
+
+    Raises:
+        CompileError: the kernel has an error.
+    """
+    symbols = {launch.symbol(names) for names in launched for launch in kernel.launches}
+    sizes = sorted({names["block"] for names in launched if "block" in names})
+    entries = [entry for entry in entries_of(kernel, sizes, arch) if entry["symbol"] in symbols]
+    _compile(kernel, arch, entries, out, lineinfo)
+    return out.with_suffix(".json")
+
+
+def _compile(kernel: Kernel, arch: int, entries: list[dict[str, Any]], out: Path, lineinfo: bool = False) -> None:
+    built = nvrtc.build(kernel.path, sorted({entry["symbol"] for entry in entries}), arch, lineinfo=lineinfo)
     facts = {
         "arch": built.arch,
         "compiler": built.compiler,
@@ -90,7 +110,6 @@ def compile_kernel(kernel: Kernel, arch: int, block_sizes: list[int], out: Path)
     done = {"status": "ok", "compiler": built.compiler}
     rows = [entry | done | _static(entry, usage.get(built.lowered[entry["symbol"]]), arch) for entry in entries]
     _write(out, built.binary, facts, rows)
-    return None
 
 
 def entries_of(kernel: Kernel, block_sizes: list[int], arch: int) -> list[dict[str, Any]]:

@@ -97,3 +97,9 @@ def binary_bytes(value: float | None) -> str:
             return f"{value:.4g} {unit}"
         value /= 1024
     return f"{value:.4g} GiB"
+
+
+def last_line(text: str) -> str:
+    """The last line with something in it, for a reason; "" where there is none."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

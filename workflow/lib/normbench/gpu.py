@@ -154,8 +154,8 @@ class CudaGpu:
         marks: list[tuple[int, Any, Any]] = []
         several = len(replays) > 1
         with torch.cuda.stream(self.stream):
-            for replay in replays if several else ():
-                replay.lead_in()  # captured at its first call, so not between samples
+            for index in orders[0] if several else ():
+                replays[index].lead_in()  # captured at its first call, so not between samples
             replays[orders[0][0]].replay()  # a GPU that was idle takes 5 % longer for the first
             observer.before()
             for order in orders:

@@ -13,16 +13,15 @@ from urllib.parse import quote
 
 import polars as pl
 
-from normbench import answers, chips, document, history, measured, metrics, provenance
+from normbench import answers, chips, document, history, measured, metrics, provenance, schema
+from normbench.compare import MARKS
 from normbench.history import Meeting
 from normbench.measured import Archive, Machine
-from normbench.versus import MARKS
 
 SIZES = (1024, 4096, 65536)
 MOST_CARDS = 4  # devices of a model that get a card each; more are shown as one, with a line for each
 MOST_RUNS = 24  # of an archive whose runs and devices are compared in pairs: 2 to 4 s of CPU a pair of devices
 SHOWN = ("contender", "role", "gbps", "ceiling_fraction", "run")  # of a winner
-DTYPE_ORDER = {"fp32": 0, "fp16": 1, "bf16": 2}
 Line = dict[str, Any]
 
 
@@ -125,7 +124,7 @@ def _consensus(entries: list[Entry]) -> list[Line]:
     found: dict[tuple[str, str], list[Line]] = {}
     for line in (line for entry in entries for line in entry.lines):
         found.setdefault((line["op"], line["dtype"]), []).append(line)
-    ordered = sorted(found.items(), key=lambda item: (item[0][0], DTYPE_ORDER[item[0][1]]))
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], schema.DTYPES.index(item[0][1])))
     return [
         {"op": op, "dtype": dtype, "cells": chips.consensus(line["cells"] for line in lines)}
         for (op, dtype), lines in ordered
@@ -135,7 +134,7 @@ def _consensus(entries: list[Entry]) -> list[Line]:
 def _lines(showdown: pl.DataFrame) -> Iterator[Line]:
     """Per op and dtype: the winner at each of SIZES (None where it was not measured) and the run each point is from."""
     winners = answers.stream(showdown).filter(pl.col("fastest") & pl.col("hidden").is_in(SIZES))
-    order = pl.col("dtype").replace_strict(DTYPE_ORDER)
+    order = pl.col("dtype").replace_strict({name: place for place, name in enumerate(schema.DTYPES)})
     for (op, dtype), group in winners.sort("op", order, "hidden").group_by("op", "dtype", maintain_order=True):
         rows = {row["hidden"]: {name: row[name] for name in SHOWN} for row in group.iter_rows(named=True)}
         yield {"op": op, "dtype": dtype, "cells": [rows.get(size) for size in SIZES], "runs": _runs(rows.values())}

@@ -295,27 +295,31 @@ def _imports(path: Path) -> frozenset[str]:
 
 def measuring() -> list[str]:
     """The files that define what a number means."""
-    return [str(PACKAGE / path.name) for path in sources.measuring_modules()]
+    return _files(path.name for path in sources.measuring_modules())
 
 
 def verifying() -> list[str]:
     """The files that define the inputs of ``verify`` and what is done with them."""
-    return [str(PACKAGE / name) for name in sources.VERIFYING]
+    return _files(sources.VERIFYING)
 
 
 def auditing() -> list[str]:
     """The files that define what ``audit`` compares."""
-    return [str(PACKAGE / name) for name in sources.AUDITING]
+    return _files(sources.AUDITING)
 
 
 def sanitizing() -> list[str]:
     """The files that define what is launched under compute-sanitizer and how its log is read."""
-    return [str(PACKAGE / name) for name in sources.SANITIZING]
+    return _files(sources.SANITIZING)
 
 
 def profiling() -> list[str]:
     """The files that define what is launched under ncu and how its figures are read."""
-    return [str(PACKAGE / name) for name in sources.PROFILING]
+    return _files(sources.PROFILING)
+
+
+def _files(names: Iterable[str]) -> list[str]:
+    return [str(PACKAGE / name) for name in names]
 
 
 def _relative(path: Path) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from normbench import harness, kernelfile, nvrtc, ops, profiler, sass, schema, showdown, tools
+from normbench import compile, harness, kernelfile, nvrtc, ops, profiler, sass, schema, showdown, tools
 from normbench.harness import Measurement
 from normbench.kernelfile import Kernel, Variant
 from normbench.points import Point, canonical_json
@@ -71,7 +71,7 @@ def _row(measurement: Measurement, kernel: Kernel, point: Point, cases: Path) ->
         reason = f"{kernel.stem} has no variant with a time at this point; its tuning says why"
         return row | {"status": "skipped", "reason": reason}
     variant: Variant = json.loads(winner[1])
-    arch, sm_count = int(str(measurement.machine["arch"]).removeprefix("sm_")), int(measurement.machine["sm_count"])
+    arch, sm_count = compile.architecture(str(measurement.machine["arch"])), int(measurement.machine["sm_count"])
     with harness.gpu_lock(measurement.gpu.uuid):
         found = profile(kernel, point, variant, (arch, sm_count), worker_environment(task))
     return row | {"variant": canonical_json(variant)} | found
@@ -112,11 +112,7 @@ def _build(kernel: Kernel, point: Point, variant: Variant, device: tuple[int, in
         return None
     arch, sm_count = device
     names = kernelfile.launch_names(point, arch, sm_count, kernelfile.pitch_alignment(point)) | variant
-    built = nvrtc.build(kernel.path, sorted({launch.symbol(names) for launch in kernel.launches}), arch)
-    cubin.write_bytes(built.binary)
-    build = cubin.with_suffix(".json")
-    build.write_text(json.dumps({"format": built.format, "lowered": built.lowered}))
-    return str(build)
+    return str(compile.compile_launched(kernel, arch, [names], cubin, lineinfo=False))
 
 
 def judge(ran: tools.Ran, report: profiler.Report) -> Row:
@@ -127,5 +123,4 @@ def judge(ran: tools.Ran, report: profiler.Report) -> Row:
         return {"status": "timeout", "reason": f"took longer than {TOOL_S:.0f} s and was ended"}
     if report.refusal:
         return {"status": "skipped", "reason": report.refusal}
-    words = report.error or tools.last_line(ran.err) or tools.last_line(ran.out) or f"it ended with code {ran.code}"
-    return {"status": "launch_error", "reason": f"nothing was profiled: {words}"}
+    return {"status": "launch_error", "reason": f"nothing was profiled: {report.error or ran.words}"}

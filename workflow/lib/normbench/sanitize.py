@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from normbench import cores, harness, kernelfile, nvrtc, oddities, sanitizer, schema, tools
+from normbench import compile, cores, harness, kernelfile, nvrtc, oddities, sanitizer, schema, tools
 from normbench.harness import Measurement
 from normbench.kernelfile import Kernel
 from normbench.sanitizer import CHECKS
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
     task = measurement.task()
     subject = Subject(
         kernel,
-        int(str(measurement.machine["arch"]).removeprefix("sm_")),
+        compile.architecture(str(measurement.machine["arch"])),
         int(measurement.machine["sm_count"]),
         measurement.study.block,
         worker_environment(task) | EXACT,
@@ -94,15 +94,11 @@ def _build(subject: Subject, launches: Sequence[oddities.Launch], folder: Path) 
     kernel = subject.kernel
     if kernel.lang != "cuda":
         return None
-    symbols: set[str] = set()
-    for one in launches:
-        names = kernelfile.launch_names(one.odd.point, subject.arch, subject.sm_count, one.odd.aligned) | one.variant
-        symbols |= {launch.symbol(names) for launch in kernel.launches}
-    built = nvrtc.build(kernel.path, sorted(symbols), subject.arch, lineinfo=True)
-    path = folder / f"{kernel.stem}.json"
-    path.with_suffix(".cubin").write_bytes(built.binary)
-    path.write_text(json.dumps({"format": built.format, "lowered": built.lowered}))
-    return str(path)
+    launched = [
+        kernelfile.launch_names(one.odd.point, subject.arch, subject.sm_count, one.odd.aligned) | one.variant
+        for one in launches
+    ]
+    return str(compile.compile_launched(kernel, subject.arch, launched, folder / f"{kernel.stem}.json", lineinfo=True))
 
 
 def _checks(tool: Path, task: Row, environment: dict[str, str], folder: Path, checks: Sequence[str]) -> list[Row]:
@@ -143,8 +139,5 @@ def judge(ran: tools.Ran, report: sanitizer.Report, whole: bool) -> Row:
     if report.refusal:
         return found | {"status": "skipped", "reason": f"{TOOL} does not work here: {report.refusal}"}
     if report.trouble or report.errors is None or ran.code or not whole:
-        words = (
-            report.trouble or tools.last_line(ran.err) or tools.last_line(ran.out) or f"it ended with code {ran.code}"
-        )
-        return found | {"status": "launch_error", "reason": f"not every launch ended: {words}"}
+        return found | {"status": "launch_error", "reason": f"not every launch ended: {report.trouble or ran.words}"}
     return found | {"status": "ok", "reason": None}

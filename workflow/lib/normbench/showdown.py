@@ -15,12 +15,22 @@ from normbench.harness import Ceilings, Measurement
 from normbench.points import Point, canonical_json, short_hash
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_field_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verbs that take one op and the winners of its kernels."""
     harness.add_arguments(parser)
     parser.add_argument("--op", required=True)
     parser.add_argument("--kernels", nargs="*", default=[], help="our kernel files")
     parser.add_argument("--builds", nargs="*", default=[], help="builds (.json) of the CUDA ones")
     parser.add_argument("--cases", nargs="*", default=[], type=Path, help="their tuning tables")
+
+
+def builds_by_stem(paths: Sequence[str]) -> dict[str, str]:
+    """The builds among the files of ``--builds`` by the stem of their kernel."""
+    return {Path(path).stem: path for path in paths if path.endswith(".json")}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_field_arguments(parser)
     parser.add_argument("--baselines", nargs="*", default=[], help="baseline files, stems or module:function")
     parser.add_argument("--ceilings", type=Path, required=True)
 
@@ -50,7 +60,7 @@ class Field:
     """Who races: every kernel with its winner at the point, and every baseline."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        builds = {Path(path).stem: path for path in args.builds if path.endswith(".json")}
+        builds = builds_by_stem(args.builds)
         kernels = [(path, kernelfile.load(path)) for path in args.kernels]
         self.ours = [(path, kernel, builds.get(kernel.stem)) for path, kernel in kernels if args.op in kernel.ops]
         self.baselines = [baseline_path(name) for name in args.baselines]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from normbench.cli import UserError
+from normbench.formats import last_line
 from normbench.journal import PASSING, Done, Journal
 
 LOST = 3  # exit code of a worker whose CUDA context broke; the unit's row was written before it left
@@ -61,7 +62,7 @@ class Supervisor:
                 self._failed(announced, code, tail)
             idle = idle + 1 if self._settled() == settled else 0
             if idle >= MAX_RESTARTS_WITHOUT_A_UNIT:
-                raise UserError(f"the measuring process cannot run: {_last_line(tail) or _ending(code)}")
+                raise UserError(f"the measuring process cannot run: {last_line(tail) or _ending(code)}")
 
     def _settled(self) -> int:
         """Grows with every unit that gets an outcome, once more when that is its last, and with every suspect."""
@@ -71,7 +72,7 @@ class Supervisor:
         if code == -signal.SIGALRM:
             stage, status, reason = PASSING, "timeout", f"took longer than {self.timeout_s:.0f} s and was ended"
         else:
-            reason = f"the process {_ending(code)}: {_last_line(tail)}".rstrip(": ")
+            reason = f"the process {_ending(code)}: {last_line(tail)}".rstrip(": ")
             stage, status = "final", "launch_error"
         failed = {"status": status, "reason": reason, "measured_at": utc_now()}
         self._finish([(unit, stage, row | failed) for unit, row in announced])
@@ -201,11 +202,6 @@ def _ending(code: int) -> str:
     if code < 0:
         return f"was ended by signal {signal.Signals(-code).name}"
     return f"ended with code {code}"
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
 
 
 def utc_now() -> str:

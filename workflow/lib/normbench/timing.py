@@ -22,8 +22,13 @@ THROTTLED = 0x8 | 0x20 | 0x40 | 0x80
 
 def summarise(samples: Sequence[float]) -> dict[str, Any]:
     """The TIMES columns and the 95 % interval of the median (order statistics, distribution-free)."""
+    low, high = interval(numpy.asarray(samples, dtype=float))
+    return times(samples) | {"time_us_lo": low, "time_us_hi": high}
+
+
+def times(samples: Sequence[float]) -> dict[str, Any]:
+    """The TIMES columns."""
     values = numpy.asarray(samples, dtype=float)
-    low, high = interval(values)
     p25, p50, p75 = (float(value) for value in numpy.quantile(values, (0.25, 0.5, 0.75)))
     return {
         "n_samples": len(values),
@@ -32,8 +37,6 @@ def summarise(samples: Sequence[float]) -> dict[str, Any]:
         "time_us_p50": p50,
         "time_us_p75": p75,
         "samples_us": [float(value) for value in values],
-        "time_us_lo": low,
-        "time_us_hi": high,
     }
 
 

@@ -6,12 +6,14 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+from normbench.formats import last_line
+from normbench.supervise import end_group
 
 # what brings each; its own environment variable comes first, then the PATH, then a toolkit
 PACKAGES = {
@@ -33,6 +35,11 @@ class Ran:
     code: int | None
     out: str
     err: str
+
+    @property
+    def words(self) -> str:
+        """What it said last, or how it ended."""
+        return last_line(self.err) or last_line(self.out) or f"it ended with code {self.code}"
 
 
 def variable(name: str) -> str:
@@ -104,22 +111,10 @@ def run(command: Sequence[str], environment: Mapping[str, str], timeout_s: float
         out, err = process.communicate(timeout=timeout_s)
         code = process.returncode
     except subprocess.TimeoutExpired:
-        _end(process)
+        end_group(process)
         out, err = process.communicate()
         code = None
     except BaseException:
-        _end(process)
+        end_group(process)
         raise
     return Ran(code, out, err)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def last_line(text: str) -> str:
-    """The last line with something in it, for a reason."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""

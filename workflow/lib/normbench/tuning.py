@@ -93,6 +93,8 @@ class Tuner:
         self.task, self.gpu, self.nvml, self.channel = session.task, session.gpu, session.nvml, session.channel
         self.clock, self.contender, self.point, self.seed = clock, contender, point, seed + 1
         self.done: dict[str, dict[str, Any]] = session.task["done"]
+        hangs = sum(known["row"].get("status") == "timeout" for known in self.done.values())
+        self.given_up = hangs >= MOST_HANGS
         self.only: Variant | None = None
         self.rows: dict[str, dict[str, Any]] = {}
         self._bench: Bench | None = None
@@ -156,7 +158,7 @@ class Tuner:
         row = self._row(variant)
         self.channel.begin((unit, row))
         try:
-            if sum(known["row"].get("status") == "timeout" for known in self.done.values()) >= MOST_HANGS:
+            if self.given_up:
                 raise Failure("skipped", f"given up: {MOST_HANGS} cases of this kernel took too long", {}, PASSING)
             row |= self._timed(variant, samples, after)
         except Failure as failure:
@@ -196,8 +198,7 @@ class Tuner:
         with_stream(self.gpu, trial.replay)
         orders = [[0]] * samples
         found = self.gpu.time_rounds([trial.replay], orders, observer)[0]
-        times = timing.summarise(found)
-        return {name: value for name, value in times.items() if name not in ("time_us_lo", "time_us_hi")}
+        return timing.times(found)
 
     def _roof(self, row: dict[str, Any], times: dict[str, Any]) -> None:
         """A stream row faster than its measured ceiling is a measurement error, never a bar that ends at 100 %."""

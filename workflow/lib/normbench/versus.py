@@ -11,11 +11,8 @@ from typing import Any
 
 from normbench import archive, compare, document, provenance, regret, schema
 from normbench.archive import Run
-from normbench.compare import Comparison, Row
+from normbench.compare import MARKS, Comparison, Row
 from normbench.metrics import BASELINES, REFERENCES
-
-# a verdict is told by sign and word as well as by colour, so that it survives print and colour blindness
-MARKS = {"FASTER": "▲", "SLOWER": "▼", "SAME": "=", "AMBIGUOUS": "?"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,9 @@ def build(left: Run, right: Run, found: Comparison, title: str = "normbench") ->
 
 def standings(rows: Sequence[Row]) -> list[Standing]:
     """Every contender, ours first, by all regimes together."""
-    by = {row.contender: [other for other in rows if other.contender == row.contender] for row in rows}
+    by: dict[str, list[Row]] = {}
+    for row in rows:
+        by.setdefault(row.contender, []).append(row)
     return [_standing(contender, by[contender]) for contender in sorted(by, key=_rank)]
 
 
