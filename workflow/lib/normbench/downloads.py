@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,12 +17,16 @@ CSV_DIGITS = 7  # significant
 
 @dataclass(frozen=True)
 class Download:
-    """A file inside the page, as a data link. rows: how many of ``noun`` it holds."""
+    """A file inside the page, as a data link. rows: how many of ``noun`` it holds.
+
+    plain: for a compressed file, the name under which the page's script hands it out unpacked; "" for others.
+    """
 
     name: str
     link: str
     rows: int
     noun: str = "row"
+    plain: str = ""
 
     @property
     def bytes(self) -> int:
@@ -40,7 +43,13 @@ def of(one: Measured) -> Iterator[Download]:
         yield _nvbench(one)
     for name, frame in stored.items():
         derived = getattr(one, name).select(cs.by_name(*metrics.METRICS, require_all=False))
-        yield _download(f"{one.device}-{name}.csv", frame.select(~cs.list()).hstack(derived), _csv, "text/csv")
+        yield _packed(f"{one.device}-{name}.csv", _csv(frame.select(~cs.list()).hstack(derived)), frame.height)
+
+
+def _packed(name: str, content: bytes, rows: int, noun: str = "row") -> Download:
+    """Text compresses to a tenth, and without that no page would hold it."""
+    link = document.data_link(document.compressed(content), "application/gzip")
+    return Download(f"{name}.gz", link, rows, noun, plain=name)
 
 
 def _download(name: str, frame: pl.DataFrame, encode: Callable[[pl.DataFrame], bytes], media_type: str) -> Download:
@@ -54,11 +63,8 @@ def _schema() -> Download:
 
 
 def _nvbench(one: Measured) -> Download:
-    """Compressed, since the format repeats every tag for every row; with no time in it, so that bytes stay equal."""
     text = nvbench.text(one.stored["showdown"], one.machine)
-    content = gzip.compress(text.encode(), compresslevel=9, mtime=0)
-    link = document.data_link(content, "application/gzip")
-    return Download(f"{one.device}-nvbench.json.gz", link, text.count('"is_skipped"'), "state")
+    return _packed(f"{one.device}-nvbench.json", text.encode(), text.count('"is_skipped"'), "state")
 
 
 def _parquet(frame: pl.DataFrame) -> bytes:

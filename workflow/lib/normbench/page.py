@@ -74,12 +74,13 @@ def main(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart's place in the page; ``omitted`` says which rows it cannot show."""
+    """A chart's place in the page; ``omitted`` says which rows it cannot show, ``broad`` gives it the whole width."""
 
     name: str
     title: str
     help: str
     omitted: str
+    broad: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def build(one: Measured, title: str = "normbench") -> str:
         "noise": metrics.noise_floors(one.showdown),
         "audit": inspections.audit(one.audit),
         "origins": provenance.origins(one),
-        "data": specs.json(themes={"light": theme.LIGHT, "dark": theme.DARK}),
+        "data": document.packed(specs.json(themes={"light": theme.LIGHT, "dark": theme.DARK})),
     }
     scripts = {"vega": document.vega_bundle(), "page": (document.TEMPLATES / "page.js").read_text()}
     bare = document.render("page.html.j2", scripts, downloads=[], left_out=[], **context)
@@ -146,8 +147,10 @@ def _figures(one: Measured, specs: document.Specs) -> tuple[list[Figure], list[s
         if chosen.frame.is_empty():
             absent.append(f"{module.NOTHING} {chosen.omitted}".strip())
             continue
-        specs.add(module.NAME, document.to_spec(module.chart(chosen.frame), f"{module.TITLE}. {module.HELP}"))
-        figures.append(Figure(module.NAME, module.TITLE, module.HELP, chosen.omitted))
+        spec = document.to_spec(module.chart(chosen.frame), f"{module.TITLE}. {module.HELP}")
+        specs.add(module.NAME, spec)
+        broad = bool(spec.get("usermeta", {}).get("broad"))
+        figures.append(Figure(module.NAME, module.TITLE, module.HELP, chosen.omitted, broad))
     return figures, absent
 
 

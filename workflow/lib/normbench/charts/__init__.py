@@ -7,8 +7,8 @@ from normbench.charts import (
     blockmap,
     clocks,
     correctness,
+    cost,
     error,
-    l2,
     latency,
     noise,
     resources,
@@ -24,13 +24,13 @@ CHARTS: tuple[Module, ...] = (
     speedup,
     roofline,
     latency,
-    l2,
-    error,
-    correctness,
     samples,
+    correctness,
+    error,
     noise,
     clocks,
     resources,
+    cost,
 )
 
 __all__ = ["CHARTS", "Module", "blockmap"]

@@ -14,14 +14,13 @@ from normbench.metrics import Drawable
 NAME = "correctness"
 TITLE = "Correctness (input or contract × contender)"
 HELP = (
-    "✓ holds, ✗ does not, – was refused or not asked; 34/36 counts the inputs of a family that were right, or the "
+    "✓ holds, ✗ does not, – was refused, an empty cell was not asked; 34/36 counts the inputs of a family that were right, or the "
     "points where a contract held. Choose a family under “inputs” to see each of its inputs. Accurate is against "
     "float64; allclose and bitwise are against torch eager, which on hard inputs is not the more accurate side. "
     "K1, K2, … are public faults, listed in kernels/README.md."
 )
 NOTHING = "Correctness: neither adversarial checks nor races have rows."
-ROW = 24  # of the drawing
-ALL = "all families"
+ROW, CELL, LABELS = 24, 44, 170  # of the drawing
 # studies check dozens of inputs, so the page opens with a row a family; the first pattern that fits names it
 FAMILIES = {
     r"K\d": "K: faults met in public",
@@ -65,7 +64,7 @@ def by_family(inputs: pl.DataFrame) -> pl.DataFrame:
             pl.col("err_ulp_max").max(),
             pl.when(judged.any()).then(counted).otherwise(pl.lit("–")).alias("mark"),
         )
-        .with_columns(family=pl.lit(ALL))
+        .with_columns(family=pl.lit(kit.ALL))
         .select(inputs.columns)
         .sort("op", "dtype", "contender", "column")
     )
@@ -110,7 +109,7 @@ def from_contracts(raced: pl.DataFrame) -> pl.DataFrame:
         long.group_by("op", "dtype", "role", "contender", "column")
         .agg(state.alias("state"), counted.alias("mark"))
         .with_columns(
-            family=pl.lit(ALL), detail=pl.lit(None, dtype=pl.String), err_ulp_max=pl.lit(None, dtype=pl.Float64)
+            family=pl.lit(kit.ALL), detail=pl.lit(None, dtype=pl.String), err_ulp_max=pl.lit(None, dtype=pl.Float64)
         )
         .sort("op", "dtype", "contender", "column")
     )
@@ -142,4 +141,4 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
     )
     marks = base.mark_text(fontSize=12, color="#ffffff", fontWeight="bold").encode(text="mark:N")
     layered = alt.layer(cells, marks).properties(width=kit.WIDTH, height=alt.Step(ROW))
-    return kit.picked(layered, selectors)
+    return kit.broad(kit.picked(layered, selectors), LABELS + CELL * len(names))

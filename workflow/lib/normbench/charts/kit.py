@@ -16,7 +16,14 @@ from normbench.metrics import BASELINES, Drawable
 
 HEIGHT = 340
 WIDTH = 720
-PICKS = {"op": "op", "dtype": "dtype", "hidden": "hidden size", "against": "speed-up over", "family": "inputs"}
+PICKS = {
+    "op": "op",
+    "dtype": "dtype",
+    "regime": "regime",
+    "hidden": "hidden size",
+    "against": "speed-up over",
+    "family": "inputs",
+}
 EVIDENCE = (
     "contender",
     "op",
@@ -31,11 +38,13 @@ EVIDENCE = (
     "command",
     "role",
 )
+ALL = "all families"  # of inputs, a row or place each
 ROLES = ("ours", "baseline", "reference")
 ORDERS = {
     "dtype": schema.DTYPES,
+    "regime": schema.REGIMES,
     "against": ("torch eager", "torch.compile", "best baseline"),
-    "family": ("all families",),
+    "family": (ALL,),
 }
 MARK_SIZE = 55
 Drawing = alt.Chart | alt.LayerChart | alt.VConcatChart
@@ -96,6 +105,12 @@ def picked(chart: Any, selectors: Sequence[Pick]) -> Drawing:
     return drawing
 
 
+def broad(drawing: Any, least: int = 0) -> Drawing:
+    """Give a chart the whole width of the page; on a narrow one it scrolls rather than get narrower than ``least``."""
+    wide: Drawing = drawing.properties(usermeta={"broad": True, "least": least})
+    return wide
+
+
 def contenders(frame: pl.DataFrame) -> list[str]:
     """Ours first, then the baselines in the order people know them, then what only serves as reference."""
 
@@ -127,9 +142,27 @@ def faded(selection: alt.Parameter, shown: float = 1.0) -> Any:
     return alt.when(selection).then(alt.value(shown)).otherwise(alt.value(0.08))
 
 
+def placed(frame: pl.DataFrame) -> pl.DataFrame:
+    """Add ``place``, what tells the points of a regime apart: the hidden size, and in the latency regime the rows too.
+
+    The rows come in the order of the places.
+    """
+    few = pl.col("regime") == "latency"
+    place = pl.when(few).then(pl.format("{} × {}", "rows", "hidden")).otherwise(pl.col("hidden").cast(pl.String))
+    regime = pl.col("regime").replace_strict({name: index for index, name in enumerate(schema.REGIMES)})
+    return frame.with_columns(place.alias("place")).sort(regime, "hidden", "rows", maintain_order=True)
+
+
+def places(frame: pl.DataFrame) -> alt.X:
+    """An axis of the places of ``placed``; those of the regime that is chosen are shown."""
+    values = frame["place"].drop_nulls().unique(maintain_order=True).to_list()
+    title = "hidden size (elements)" + (", or rows × hidden size" if any("×" in value for value in values) else "")
+    return alt.X("place:O", sort=values, title=title, axis=alt.Axis(labelAngle=-45, labelOverlap=True))
+
+
 def sizes(column: str, frame: pl.DataFrame, title: str) -> alt.X:
     """Studied sizes, evenly spaced: 2048 and 2049 are neighbours on a log axis, and the most different pair of all."""
-    values = sorted(frame[column].unique().to_list())
+    values = sorted(frame[column].drop_nulls().unique().to_list())
     angle = -45 if len(values) > 6 else 0
     return alt.X(f"{column}:O", sort=values, title=title, axis=alt.Axis(labelAngle=angle, labelOverlap=True))
 

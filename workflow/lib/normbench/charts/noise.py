@@ -26,32 +26,26 @@ def prepare(measured: Measured) -> Drawable:
     floors = metrics.noise_floors(measured.showdown)
     floor = pl.col("regime").replace_strict(floors, default=None, return_dtype=pl.Float64)
     drawn = chosen.frame.with_columns(floor.alias("floor")).with_columns((-pl.col("floor")).alias("floor_below"))
-    return Drawable(
-        kit.evident(drawn, "regime", "difference", "floor", "floor_below", "time_us_p50", "twin_us"), chosen.omitted
-    )
+    columns = ("regime", "difference", "floor", "floor_below", "time_us_p50", "twin_us")
+    return Drawable(kit.placed(kit.evident(drawn, *columns)), chosen.omitted)
 
 
 def chart(frame: pl.DataFrame) -> kit.Drawing:
-    selectors = kit.picks(frame, "op", "dtype")
+    selectors = kit.picks(frame, "op", "dtype", "regime")
     selection = kit.highlight()
     scale = alt.Scale(padding=10)
     y = alt.Y("difference:Q", title="twin over original, minus one", scale=scale, axis=alt.Axis(format="+.1%"))
-    base = alt.Chart(frame).encode(x=kit.sizes("hidden", frame, "hidden size (elements)"))
+    base = alt.Chart(frame).encode(x=kit.places(frame))
     tooltip = kit.tooltip(
         alt.Tooltip("difference:Q", title="twin slower by", format="+.2%"),
         alt.Tooltip("floor:Q", title="floor of the regime", format=".2%"),
-        alt.Tooltip("regime:N"),
         kit.TIME,
         alt.Tooltip("twin_us:Q", title="twin's median (µs)", format=".5~g"),
         frame=frame,
     )
-    regimes = alt.Shape(
-        "regime:N", scale=alt.Scale(domain=["stream", "l2", "latency"], range=["circle", "square", "triangle-up"])
-    )
     points = base.mark_point(filled=True, size=kit.MARK_SIZE).encode(
-        y=y, color=kit.colour(kit.contenders(frame)), shape=regimes, opacity=kit.faded(selection), tooltip=tooltip
+        y=y, color=kit.colour(kit.contenders(frame)), opacity=kit.faded(selection), tooltip=tooltip
     )
-    stream = alt.Chart(frame).transform_filter(alt.datum.regime == "stream")
-    rules = [stream.mark_rule(style="target").encode(y=f"max({name}):Q") for name in ("floor", "floor_below")]
+    rules = [alt.Chart(frame).mark_rule(style="target").encode(y=f"max({name}):Q") for name in ("floor", "floor_below")]
     layered = alt.layer(*rules, points.add_params(selection)).properties(width=kit.WIDTH, height=kit.HEIGHT)
     return kit.picked(layered, selectors)

@@ -10,10 +10,10 @@ from normbench.measured import Measured
 from normbench.metrics import Drawable
 
 NAME = "resources"
-TITLE = "Registers a thread and spills, by architecture"
+TITLE = "Registers a thread, occupancy and spills, by architecture"
 HELP = (
-    "The most registers a thread that any variant of the kernel takes. A red cell has a variant that spills to local "
-    "memory; hover for the fewest, how many variants, and bytes."
+    "The most registers a thread that any variant of the kernel takes, and the best occupancy of a variant. A red cell "
+    "has a variant that spills to local memory; hover for the fewest, how many variants, and bytes."
 )
 NOTHING = "Registers and spills: nothing was compiled ahead of time."
 
@@ -34,9 +34,17 @@ def prepare(measured: Measured) -> Drawable:
             pl.col("compiler").drop_nulls().sort().first(),
             pl.col("arch").first().str.extract(r"(\d+)").cast(pl.Int64).alias("order"),
         )
+        .with_columns(
+            pl.concat_str([pl.col("registers").cast(pl.String), _share("occupancy")], ignore_nulls=True).alias("text")
+        )
         .sort("op", "dtype", "contender", "order")
     )
     return Drawable(cells)
+
+
+def _share(column: str) -> pl.Expr:
+    percent = (pl.col(column) * 100).round().cast(pl.Int64)
+    return pl.format(" · {} %", percent)
 
 
 def chart(frame: pl.DataFrame) -> kit.Drawing:
@@ -68,7 +76,7 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
     )
     dark = spills | (alt.datum.registers > 128)
     text = base.mark_text(fontSize=12).encode(
-        text="registers:Q", color=alt.when(dark).then(alt.value("#ffffff")).otherwise(alt.value("#1b1f24"))
+        text="text:N", color=alt.when(dark).then(alt.value("#ffffff")).otherwise(alt.value("#1b1f24"))
     )
     layered = alt.layer(cells, text).properties(width=kit.WIDTH, height=28 * len(names))
     return kit.picked(layered, selectors)

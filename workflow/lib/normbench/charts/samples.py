@@ -14,19 +14,24 @@ from normbench.metrics import Drawable
 NAME = "samples"
 TITLE = "Distribution of the samples (% from the median)"
 HELP = (
-    "Each tick is a sample of the race at the chosen op, dtype and hidden size, by its distance from the contender's "
-    "median: a narrow strip is a number to trust, a second clump a clock that moved. Long lists are thinned evenly."
+    "Each tick is a sample of the race at the chosen op, dtype, regime and hidden size, by its distance from the "
+    "contender's median: a narrow strip is a number to trust, a second clump a clock that moved. Long lists are thinned "
+    "evenly."
 )
 NOTHING = "Distribution of the samples: no row kept its samples."
+ROW = 24  # of the drawing
 MOST = 25  # ticks a row; the extremes are always among them
 
 
 def prepare(measured: Measured) -> Drawable:
-    """One row a contender and stream point, with ``deviations``: up to MOST distances from the median, sorted."""
-    raced = kit.raced(measured, "stream").filter(
+    """One row a contender and point, with ``deviations``: up to MOST distances from the median, sorted."""
+    raced = kit.raced(measured, None).filter(
         (pl.col("samples_us").list.len() > 0) & pl.col("time_us_p50").is_not_null()
     )
-    drawn = kit.evident(raced, "time_us_p50", "samples_us")
+    drawn = kit.evident(raced, "time_us_p50", "samples_us", "regime")
+    few = pl.col("regime") == "latency"
+    line = pl.when(few).then(pl.format("{}, {} rows", "contender", "rows")).otherwise("contender")
+    drawn = drawn.with_columns(line=line)
     deviations = [
         thin([value / median - 1 for value in samples])
         for samples, median in drawn.select("samples_us", "time_us_p50").iter_rows()
@@ -43,8 +48,11 @@ def thin(values: Sequence[float], most: int = MOST) -> list[float]:
 
 
 def chart(frame: pl.DataFrame) -> kit.Drawing:
-    selectors = kit.picks(frame, "op", "dtype", "hidden")
+    selectors = kit.picks(frame, "op", "dtype", "regime", "hidden")
     names = kit.contenders(frame)
+    order = {name: place for place, name in enumerate(names)}
+    rank = pl.col("contender").replace_strict(order, return_dtype=pl.Int64)
+    lines = frame.sort(rank, "rows")["line"].unique(maintain_order=True).to_list()
     ticks = (
         alt.Chart(frame)
         .transform_flatten(["deviations"])
@@ -56,12 +64,12 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
                 axis=alt.Axis(format="+.1%"),
                 scale=alt.Scale(zero=False),
             ),
-            y=alt.Y("contender:N", title=None, sort=names),
+            y=alt.Y("line:N", title=None, sort=lines),
             color=kit.colour(names).legend(None),
             tooltip=kit.tooltip(
                 alt.Tooltip("deviations:Q", title="from the median", format="+.2%"), kit.TIME, frame=frame
             ),
         )
-        .properties(width=kit.WIDTH, height=24 * len(names))
+        .properties(width=kit.WIDTH, height=alt.Step(ROW))
     )
     return kit.picked(ticks, selectors)

@@ -26,15 +26,16 @@ AGAINST = {"speedup_eager": "torch eager", "speedup_compile": "torch.compile", "
 
 def prepare(measured: Measured) -> Drawable:
     """Long form: one row a contender, point and reference; points whose reference has no quotable time are counted."""
-    chosen = drawable(kit.raced(measured, "stream", "ours", "baseline"), "time_us_p50", positive=True)
-    wide = kit.evident(chosen.frame, "gbps", "time_us_p50", "aligned", *AGAINST)
+    chosen = drawable(kit.raced(measured, None, "ours", "baseline"), "time_us_p50", positive=True)
+    wide = kit.placed(kit.evident(chosen.frame, "gbps", "time_us_p50", "aligned", "regime", *AGAINST))
     index = [name for name in wide.columns if name not in AGAINST]
     long = wide.unpivot(on=list(AGAINST), index=index, variable_name="against", value_name="speedup").with_columns(
         pl.col("against").replace_strict(AGAINST)
     )
     present = long.filter(pl.col("speedup").is_not_null().any().over("against"))
     compared = drawable(present, "speedup", positive=True)
-    floor = pl.lit(noise_floors(measured.showdown).get("stream"), dtype=pl.Float64)
+    floors = noise_floors(measured.showdown)
+    floor = pl.col("regime").replace_strict(floors, default=None, return_dtype=pl.Float64)
     drawn = compared.frame.with_columns(band_low=1 / (1 + floor), band_high=1 + floor)
     return Drawable(drawn, " ".join(filter(None, [chosen.omitted, _without_reference(present)])))
 
@@ -44,17 +45,17 @@ def _without_reference(long: pl.DataFrame) -> str:
     missing = (
         long.filter(pl.col("speedup").is_null())
         .group_by("against")
-        .agg(pl.struct("op", "dtype", "rows", "hidden").n_unique())
+        .agg(pl.struct("op", "dtype", "regime", "rows", "hidden").n_unique())
     )
     counts = ", ".join(f"{name} at {quantity(n, 'point')}" for name, n in missing.sort("against").iter_rows())
     return f"Without a quotable time, so not compared with: {counts}." if counts else ""
 
 
 def chart(frame: pl.DataFrame) -> kit.Drawing:
-    selectors = kit.picks(frame, "op", "dtype", "against")
+    selectors = kit.picks(frame, "op", "dtype", "regime", "against")
     selection = kit.highlight()
     base = alt.Chart(frame).encode(
-        x=kit.sizes("hidden", frame, "hidden size (elements)"),
+        x=kit.places(frame),
         y=alt.Y(
             "speedup:Q",
             title="times as fast as the reference",

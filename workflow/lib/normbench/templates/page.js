@@ -1,5 +1,10 @@
-// Draws the charts of the page from the JSON beside it. Everything shown is set as text, never as markup.
-const report = JSON.parse(document.getElementById("report-data").textContent);
+// Draws the charts of the page from the compressed JSON beside it. Everything shown is set as text, never as markup.
+const unpacked = (base64) => {
+  const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+};
+
+const report = await unpacked(document.getElementById("report-data").textContent).json();
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const picks = document.querySelector("form.picks");
 const drawn = new Map();
@@ -42,7 +47,7 @@ const kept = (spec) => {
 
 // A chart whose height is a step a value of y; Vega-Lite's own steps cannot be had together with a fitted width.
 const stepped = (spec) => {
-  const column = spec.layer[0].encoding.y.field;
+  const column = (spec.layer?.[0] ?? spec).encoding.y.field;
   return spec.height.step * Math.max(1, new Set(kept(spec).map((row) => row[column])).size);
 };
 
@@ -87,16 +92,23 @@ const pin = (figure, tooltip) => {
   output.hidden = !output.hasChildNodes();
 };
 
-const note = (figure, spec) => {
-  figure.querySelector(".empty").hidden = kept(spec).length > 0;
+// Says so where a choice has no row, and shows no empty axes.
+const empty = (figure, spec) => {
+  const nothing = kept(spec).length === 0;
+  figure.querySelector(".empty").hidden = !nothing;
+  figure.querySelector(".plot").hidden = nothing;
+  return nothing;
 };
 
 const draw = async (figure) => {
   const name = figure.dataset.chart;
   const spec = report.charts[name];
   const plot = figure.querySelector(".plot");
-  const width = Math.floor(plot.clientWidth);
   drawn.get(name)?.finalize();
+  drawn.delete(name);
+  if (empty(figure, spec)) return;
+  const room = Math.floor(plot.clientWidth);
+  const width = Math.max(room, spec.usermeta?.least ?? 0);
   const embedded = await window.vegaEmbed(plot, fitted(spec, width), {
     ast: true, // expressions are interpreted, so the policy can forbid eval
     renderer: "svg",
@@ -104,15 +116,17 @@ const draw = async (figure) => {
     actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
     downloadFileName: name,
   });
-  embedded.width = width;
+  embedded.room = room;
   embedded.view.addEventListener("click", (event, item) => pin(figure, item?.tooltip));
   drawn.set(name, embedded);
-  note(figure, spec);
 };
 
 const figures = [...document.querySelectorAll("figure[data-chart]")];
 const drawAll = async () => {
-  for (const figure of figures) await draw(figure);
+  for (const figure of figures) {
+    await draw(figure);
+    document.documentElement.dataset.first ??= String(performance.now());
+  }
   document.documentElement.dataset.drawn = String(drawn.size);
 };
 
@@ -146,17 +160,16 @@ const choose = async () => {
   const chosen = choices();
   for (const figure of figures) {
     const spec = report.charts[figure.dataset.chart];
-    const view = drawn.get(figure.dataset.chart)?.view;
     const columns = picksOf(spec).filter((column) => column in chosen);
-    if (!view || !columns.length) continue;
-    if (spec.height?.step) {
+    if (!columns.length) continue;
+    const view = drawn.get(figure.dataset.chart)?.view;
+    if (!view || spec.height?.step || empty(figure, spec)) {
       await draw(figure);
     } else {
       for (const column of columns) view.signal(`pick_${column}`, chosen[column]);
       await view.runAsync();
     }
     pin(figure, null);
-    note(figure, spec);
     fillTable(figure);
   }
 };
@@ -165,13 +178,31 @@ let settle;
 const redrawWhenWidthChanges = () => {
   clearTimeout(settle);
   settle = setTimeout(() => {
-    const moved = (figure) => drawn.get(figure.dataset.chart)?.width !== Math.floor(figure.querySelector(".plot").clientWidth);
+    const moved = (figure) => drawn.get(figure.dataset.chart)?.room !== Math.floor(figure.querySelector(".plot").clientWidth);
     for (const figure of figures.filter(moved)) draw(figure);
   }, 200);
 };
 
 for (const figure of figures) {
   figure.querySelector("details.rows").addEventListener("toggle", () => fillTable(figure));
+}
+
+// Compressed files are handed out unpacked where there is a script to do it.
+const handOut = async (link) => {
+  const blob = await unpacked(link.href.slice(link.href.indexOf(",") + 1)).blob();
+  const plain = document.createElement("a");
+  plain.download = link.dataset.plain;
+  plain.href = URL.createObjectURL(blob);
+  plain.click();
+  setTimeout(() => URL.revokeObjectURL(plain.href), 60_000);
+};
+
+for (const link of document.querySelectorAll("a[data-plain]")) {
+  link.textContent = link.dataset.plain;
+  link.addEventListener("click", (event) => {
+    event.preventDefault();
+    handOut(link);
+  });
 }
 picks?.addEventListener("change", choose);
 picks?.addEventListener("submit", (event) => event.preventDefault());
