@@ -195,7 +195,7 @@ class Study(_Section):
     dtypes: DTypes = Field(default=list(schema.DTYPES), description="element types of x and y")
     regimes: Regimes = Field(
         default=list(schema.USUAL_REGIMES),
-        description="where the bytes come from: stream (memory), l2, latency (few rows, warm), wide (memory, long rows)",
+        description="stream (bytes from memory), l2, latency (few rows, warm), wide (from memory, few and long rows)",
     )
     hidden: Hiddens = Field(
         default=[256, 768, 1024, 2048, 2049, 4096, 8192, 16384, 32768, 65536],

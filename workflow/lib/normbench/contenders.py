@@ -349,7 +349,7 @@ class External:
 
     copies = False
     jit = ""
-    regimes = schema.USUAL_REGIMES
+    regimes: tuple[str, ...] = schema.USUAL_REGIMES
 
     def __init__(self, stem: str, lang: str, sha: str, load: Callable[[bool], Any]) -> None:
         """``load``: whether gradients are wanted, to the function that prepares them."""

@@ -273,7 +273,7 @@ def open_gpu() -> Gpu:
 
 
 def buffer_sets(bytes_a_set: int, l2_bytes: int, regime: str) -> int:
-    """How many buffer sets a point rotates over: beyond 4 x L2 where all bytes are to come from memory, and always at least two."""
+    """How many buffer sets a point rotates over: beyond 4 x L2 where bytes are to come from memory; at least two."""
     if regime not in STREAMING:
         return 2
     return max(STREAM_SETS, math.ceil(4 * l2_bytes / max(bytes_a_set, 1)) + 1)

@@ -138,7 +138,7 @@ def with_work(frame: pl.DataFrame, machines: Sequence[Mapping[str, Any]]) -> pl.
 
 
 def nearest_roof(ceilings: Iterable[dict[str, Any]], point: Point) -> dict[str, Any] | None:
-    """Row of the ``ceilings`` table for the point's access mix at the nearest size; None where not all bytes come from memory."""
+    """Row of the ``ceilings`` table for the point's access mix at the nearest size; None where bytes stay in L2."""
     mix, moved = ops.OPS[point.op].mix, ops.compulsory_bytes(point)
     rows = [row for row in ceilings if row["name"] == mix]
     if not point.streams or not rows or not moved:

@@ -261,9 +261,7 @@ def _kernels(study: Study) -> dict[str, Kernel]:
 def _baselines(study: Study) -> dict[str, Path]:
     stems = config.selected(config.baseline_stems(Path()), study.baselines)
     paths = {stem: Path("kernels/baselines") / f"{stem}.py" for stem in stems}
-    return {
-        stem: path for stem, path in paths.items() if set(sources.regimes(path.read_text())) & set(study.regimes)
-    }
+    return {stem: path for stem, path in paths.items() if set(sources.regimes(path.read_text())) & set(study.regimes)}
 
 
 def names(stems: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ def run(session: Session) -> None:
 
 
 def tensor_sizes(points: Sequence[Point]) -> list[int]:
-    """Bytes of one x-sized tensor for each size that is to come from memory, to the nearest power of two, 64 KiB at least."""
+    """Bytes of one x-sized tensor for each size that streams, to the nearest power of two, 64 KiB at least."""
     sizes = {point.rows * point.hidden * point.element_bytes for point in points if point.streams}
     return sorted({max(SMALLEST_BYTES, 1 << round(math.log2(size))) for size in sizes})
 

@@ -110,7 +110,13 @@ IDENTITY = (
     _c("dtype", pl.String, "", "element type of x and y: fp32, fp16, bf16", True),
     _c("rows", pl.Int64, "rows", "number of rows normalised", True),
     _c("hidden", pl.Int64, "elements", "elements in a row", True),
-    _c("regime", pl.String, "", "where the bytes come from: stream (memory), l2, latency (few rows, warm), wide (memory, long rows)", True),
+    _c(
+        "regime",
+        pl.String,
+        "",
+        "stream (bytes from memory), l2, latency (few rows, warm), wide (from memory, long rows)",
+        True,
+    ),
     _c("shape", pl.String, "", "shape of x as the caller sees it, e.g. 32768x4096", True),
     _c(
         "semantics", pl.String, "", "canonical JSON of what else defines the work; 'default' for the op's default", True
