@@ -7,6 +7,7 @@ import torch
 
 LANG = "torch"
 DISTRIBUTION = "torch"
+REGIMES = "stream l2 latency wide"
 CHECK = "copy"
 
 

@@ -9,6 +9,7 @@ from normbench.contenders import Unsupported
 
 LANG = "torch"
 DISTRIBUTION = "torch"
+REGIMES = "stream l2 latency wide"
 
 
 def prepare(t):

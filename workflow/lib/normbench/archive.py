@@ -215,7 +215,7 @@ def _cases(path: Path, showdown: pl.DataFrame) -> pl.DataFrame:
 
 
 def work(rows: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
-    """What identifies points across memory tiers: rows count only where the study fixes them, in latency points."""
+    """What identifies points across memory tiers: rows count only where the study fixes them."""
     return {
         (
             row["op"],
@@ -223,7 +223,7 @@ def work(rows: Iterable[Mapping[str, Any]]) -> set[tuple[Any, ...]]:
             row["hidden"],
             row["regime"],
             row["semantics"],
-            row["rows"] if row["regime"] == "latency" else None,
+            row["rows"] if row["regime"] in ("latency", "wide") else None,
         )
         for row in rows
     }

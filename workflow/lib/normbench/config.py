@@ -8,6 +8,7 @@ value. Lists are put in one order without duplicates, so reordering a file chang
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from normbench import schema
 from normbench.nearest import allowed, closest, nearest
 from normbench.ops import MAX_HIDDEN, OPS
+from normbench.wide import AFFINES, DISTRIBUTIONS, SHAPE, dimensions
 
 # what NVRTC 13.0 compiles for, from Turing on
 ARCHS = (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
@@ -63,6 +65,17 @@ def _without_sm(value: object) -> object:
     return value.removeprefix("sm_") if isinstance(value, str) else value
 
 
+def _once(values: list[T]) -> list[T]:
+    return list(dict.fromkeys(values))
+
+
+def _shape(value: str) -> str:
+    """A shape of x as the wide regime takes it: a kernel sees rows and the product of the other dimensions."""
+    if math.prod(dimensions(value)[1:]) > MAX_HIDDEN:
+        raise ValueError("more than 2^24 elements a row")
+    return value
+
+
 def _arch(value: int) -> int:
     if value not in ARCHS:
         raise ValueError("unknown architecture")
@@ -73,10 +86,14 @@ if TYPE_CHECKING:
     OpName = str
     DType = str
     Regime = str
+    DistributionName = str
+    AffineName = str
 else:
     OpName = Literal[tuple(OPS)]
     DType = Literal[schema.DTYPES]
     Regime = Literal[schema.REGIMES]
+    DistributionName = Literal[DISTRIBUTIONS]
+    AffineName = Literal[AFFINES]
 
 # bounds stand before the validator, so that pydantic checks the number itself and puts them into the JSON Schema
 _NUMBER = BeforeValidator(_no_bool)
@@ -101,6 +118,12 @@ Ops = Annotated[list[OpName], *_AXIS, AfterValidator(_ordered(tuple(OPS)))]
 DTypes = Annotated[list[DType], *_AXIS, AfterValidator(_ordered(schema.DTYPES))]
 Regimes = Annotated[list[Regime], *_AXIS, AfterValidator(_ordered(schema.REGIMES))]
 Patterns = Annotated[list[str], *_AXIS, AfterValidator(_sorted)]
+_Shape = Annotated[str, AfterValidator(_shape), Field(pattern=SHAPE, examples=["16x64x256x256"])]
+Shapes = Annotated[list[_Shape], *_AXIS, AfterValidator(_once)]
+Distributions = Annotated[list[DistributionName], *_AXIS, AfterValidator(_ordered(DISTRIBUTIONS))]
+Affines = Annotated[list[AffineName], *_AXIS, AfterValidator(_ordered(AFFINES))]
+Seeds = Annotated[list[Annotated[int, Field(ge=0, le=2**31), _NUMBER]], *_AXIS, AfterValidator(_sorted)]
+Epsilons = Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False), _NUMBER]], *_AXIS, AfterValidator(_sorted)]
 
 
 class _Section(BaseModel):
@@ -121,6 +144,42 @@ class Profile(_Section):
     hidden: _Hidden = Field(default=4096, description="hidden size of the profiled point, or the nearest of the study")
 
 
+class Wide(_Section):
+    """Few and long rows: the shapes of the wide regime, and what `verify` asks of a LayerNorm of them.
+
+    A shape is x as the caller sees it; everything but its first dimension is normalised.
+    """
+
+    shapes: Shapes = Field(
+        # KernelBench level 1 problem 40 first; 20672 and 20676 columns end in a whole and in a cut round of 128 chains
+        default=[
+            "16x64x256x256",
+            "8x32x128x256",
+            "1x16777216",
+            "64x1048576",
+            "4096x1x1x1024",
+            "3x64x17x19",
+            "16x20672",
+            "16x20676",
+        ],
+        description="shapes of x such as 16x64x256x256, normalised over all but the first dimension",
+    )
+    dtypes: DTypes = Field(default=["fp32"], description="element types of the wide regime, of those of the study")
+    distributions: Distributions = Field(
+        default=list(DISTRIBUTIONS), description="values of x that `verify` tries at the first shape"
+    )
+    affine: Affines = Field(
+        default=list(AFFINES), description="gamma 1 and beta 0 (default) or random ones, for `verify`"
+    )
+    seeds: Seeds = Field(default=[0, 1, 2], description="seeds of x, gamma and beta, for `verify`")
+    eps: Epsilons = Field(
+        default=[0.0, 1e-5, 1e-3], description="epsilons of the controls of `verify`: zero, tiny, NaN and infinity"
+    )
+    small_shapes: _Whole = Field(
+        default=200, ge=0, description="random small shapes, types and affine forms that `verify` tries besides"
+    )
+
+
 class SmallMemory(_Section):
     """Tier for cards whose memory cannot hold the default tensors."""
 
@@ -135,8 +194,8 @@ class Study(_Section):
     ops: Ops = Field(default=["layernorm", "rmsnorm"], description="operations")
     dtypes: DTypes = Field(default=list(schema.DTYPES), description="element types of x and y")
     regimes: Regimes = Field(
-        default=list(schema.REGIMES),
-        description="where the bytes come from: stream (memory), l2, latency (few rows, warm)",
+        default=list(schema.USUAL_REGIMES),
+        description="stream (bytes from memory), l2, latency (few rows, warm), wide (from memory, few and long rows)",
     )
     hidden: Hiddens = Field(
         default=[256, 768, 1024, 2048, 2049, 4096, 8192, 16384, 32768, 65536],
@@ -156,6 +215,7 @@ class Study(_Section):
         description="elements per tensor in the l2 regime",
     )
     latency: Latency = Field(default=Latency(), description="shapes of the latency regime")
+    wide: Wide = Field(default=Wide(), description="the wide regime, and what `verify` asks of it")
     residual: Literal["fp32", "round"] = Field(
         default="fp32",
         description="how an add op takes x + residual into its norm: as formed in fp32, or rounded to the type of x",

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
-from normbench import kernelfile, ops
+from normbench import kernelfile, ops, schema
 from normbench.check import yardstick
 from normbench.gpu import FakeGpu, Gpu, Launch
 from normbench.kernelfile import Kernel, Variant
 from normbench.points import Point, canonical_json, short_hash
-from normbench.sources import constant
+from normbench.sources import constant, regimes
 from normbench.tensors import Tensors
 
 PORTABLE_CLUSTER = 8  # blocks, on every architecture that has clusters
@@ -43,6 +43,7 @@ class Contender(Protocol):
     sha: str
     copies: bool  # copies x to y: the yardstick, not a norm
     jit: str  # "hidden" or "rows" for a baseline that compiles each at its first call; else ""
+    regimes: tuple[str, ...]  # of a study, that it is measured in
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None: ...
 
@@ -98,6 +99,7 @@ class Ours:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.stem, self.lang, self.sha = kernel.stem, kernel.lang, kernel.sha
+        self.regimes = kernel.regimes
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None:
         return self.kernel.refusal(self._names(point, gpu, kernelfile.pitch_alignment(point)))
@@ -189,8 +191,6 @@ class CudaKernel(Ours):
 
     @cached_property
     def _resources(self) -> dict[str, dict[str, int]]:
-        from normbench import schema
-
         found: dict[str, dict[str, int]] = {}
         for row in schema.read(self.table, schema.RESOURCES).iter_rows(named=True):
             best = found.setdefault(f"{row['op']} {row['variant']} {row['symbol']}", {})
@@ -343,11 +343,13 @@ class External:
     A baseline that has gradients too has a ``prepare_backward(t)``; the function from outside is given every op.
     A baseline module names ``LANG`` (torch or library), ``DISTRIBUTION`` (for the version) and raises
     Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm;
-    ``JIT`` is "hidden" or "rows" where each hidden size or number of rows is compiled at its first call.
+    ``JIT`` is "hidden" or "rows" where each hidden size or number of rows is compiled at its first call. ``REGIMES``
+    names the regimes of a study that it is raced in, with blanks between them, where they are not the usual ones.
     """
 
     copies = False
     jit = ""
+    regimes: tuple[str, ...] = schema.USUAL_REGIMES
 
     def __init__(self, stem: str, lang: str, sha: str, load: Callable[[bool], Any]) -> None:
         """``load``: whether gradients are wanted, to the function that prepares them."""
@@ -380,6 +382,7 @@ def baseline(path: Path | str) -> External:
     found = External(path.stem, constant(text, "LANG", "library"), short_hash(text, 32), partial(_prepare_of, path))
     found.copies = constant(text, "CHECK", "norm") == "copy"
     found.jit = constant(text, "JIT", "")
+    found.regimes = regimes(text)
     return found
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from normbench.observe import Observer
-from normbench.points import Point, short_hash
+from normbench.points import STREAMING, Point, short_hash
 from normbench.spent import spending
 
 Launch = Callable[[], dict[str, Any]]
@@ -273,8 +273,8 @@ def open_gpu() -> Gpu:
 
 
 def buffer_sets(bytes_a_set: int, l2_bytes: int, regime: str) -> int:
-    """How many buffer sets a point rotates over: beyond 4 x L2 in the stream regime, and always at least two."""
-    if regime != "stream":
+    """How many buffer sets a point rotates over: beyond 4 x L2 where bytes are to come from memory; at least two."""
+    if regime not in STREAMING:
         return 2
     return max(STREAM_SETS, math.ceil(4 * l2_bytes / max(bytes_a_set, 1)) + 1)
 
@@ -290,4 +290,4 @@ def launches_a_sample(estimate_us: float, sets: int, regime: str) -> int:
 
 def estimate_us(point: Point, bytes_moved: int) -> float:
     """A first guess at a launch: 4 TB/s and a launch floor of 2 us; only sizes graphs."""
-    return 2.0 + bytes_moved / 4e6 if point.regime == "stream" else 2.0
+    return 2.0 + bytes_moved / 4e6 if point.streams else 2.0

@@ -11,14 +11,14 @@ import hashlib
 import itertools
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from normbench import ops
+from normbench import ops, schema
 from normbench.points import ELEMENT_BYTES, Point
 
 C_TYPES = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
@@ -154,7 +154,10 @@ class Skip:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One contender of ours. ``card`` is the prose under the header; ``sha`` covers the file and what it includes."""
+    """One contender of ours. ``card`` is the prose under the header; ``sha`` covers the file and what it includes.
+
+    regimes: those of a study that it is measured in; by hand it may be asked for any work.
+    """
 
     stem: str
     path: Path
@@ -169,6 +172,7 @@ class Kernel:
     launches: tuple[Launch, ...]
     card: str
     sha: str
+    regimes: tuple[str, ...] = schema.USUAL_REGIMES
 
     def refusal(self, names: Names) -> str | None:
         """Why this kernel does not serve the work, or None. ``names`` as from ``launch_names``."""
@@ -312,7 +316,7 @@ def _file_line(message: str, first: int) -> str:
     return re.sub(r"line (\d+)", lambda match: f"line {int(match[1]) + first - 1}", message)
 
 
-_KEYS = {"summary", "ops", "dtypes", "where", "skip", "axes", "scratch", "launches"}
+_KEYS = {"summary", "ops", "dtypes", "regimes", "where", "skip", "axes", "scratch", "launches"}
 _LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative"}
 
 
@@ -340,6 +344,7 @@ def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
         launches=launches,
         card=card,
         sha=_sha(path, text),
+        regimes=_regimes(path, values.get("regimes", schema.USUAL_REGIMES)),
     )
     _check_expressions(kernel)
     return kernel
@@ -349,6 +354,13 @@ def _known(path: Path, values: Names, known: set[str], where: str) -> None:
     for key in values:
         if key not in known:
             raise KernelError(f"{path}: unknown key {where}{key!r}; known: {', '.join(sorted(known))}")
+
+
+def _regimes(path: Path, names: Iterable[str]) -> tuple[str, ...]:
+    for name in names:
+        if name not in schema.REGIMES:
+            raise KernelError(f"{path}: unknown regime {name!r}; known: {', '.join(schema.REGIMES)}")
+    return tuple(names)
 
 
 def _launch(path: Path, entry: dict[str, Any]) -> Launch:

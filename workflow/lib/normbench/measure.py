@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     kernel = kernelfile.load(args.kernel)
     measurement = Measurement(args, "measure", f"measure-{kernel.stem}")
-    points = [point for point in measurement.points if point.op in kernel.ops]
+    points = [point for point in measurement.points if point.op in kernel.ops and point.regime in kernel.regimes]
     ceilings = Ceilings(args.ceilings)
     build = harness.build_file(args.build)
     task = measurement.task(

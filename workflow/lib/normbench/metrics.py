@@ -138,10 +138,10 @@ def with_work(frame: pl.DataFrame, machines: Sequence[Mapping[str, Any]]) -> pl.
 
 
 def nearest_roof(ceilings: Iterable[dict[str, Any]], point: Point) -> dict[str, Any] | None:
-    """Row of the ``ceilings`` table for the point's access mix at the nearest size; None outside the stream regime."""
+    """Row of the ``ceilings`` table for the point's access mix at the nearest size; None where bytes stay in L2."""
     mix, moved = ops.OPS[point.op].mix, ops.compulsory_bytes(point)
     rows = [row for row in ceilings if row["name"] == mix]
-    if point.regime != "stream" or not rows or not moved:
+    if not point.streams or not rows or not moved:
         return None
     return min(rows, key=lambda row: abs(math.log(row["size_bytes"] / moved)))
 

@@ -16,6 +16,8 @@ def allowed(item: Mapping[str, Any]) -> str:
     if "enum" in item:
         return "one of " + ", ".join(map(str, item["enum"]))
     words = _WORDS.get(item.get("type", ""), "a mapping")
+    if "examples" in item:
+        return f"{words} such as {item['examples'][0]}"
     if "multipleOf" in item:
         words = f"a multiple of {item['multipleOf']}"
     if "exclusiveMinimum" in item:

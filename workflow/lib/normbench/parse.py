@@ -75,8 +75,12 @@ class Plan:
 
     @property
     def measured(self) -> list[str]:
-        """Stems of the kernels that serve an op of the study; the others are only compiled."""
-        return [stem for stem, kernel in self.kernels.items() if set(kernel.ops) & set(self.study.ops)]
+        """Stems of the kernels that serve an op and a regime of the study; the others are only compiled."""
+        return [
+            stem
+            for stem, kernel in self.kernels.items()
+            if set(kernel.ops) & set(self.study.ops) and set(kernel.regimes) & set(self.study.regimes)
+        ]
 
     def racers(self, op: str) -> list[str]:
         """Stems of our kernels in the race of one op."""
@@ -256,7 +260,8 @@ def _kernels(study: Study) -> dict[str, Kernel]:
 
 def _baselines(study: Study) -> dict[str, Path]:
     stems = config.selected(config.baseline_stems(Path()), study.baselines)
-    return {stem: Path("kernels/baselines") / f"{stem}.py" for stem in stems}
+    paths = {stem: Path("kernels/baselines") / f"{stem}.py" for stem in stems}
+    return {stem: path for stem, path in paths.items() if set(sources.regimes(path.read_text())) & set(study.regimes)}
 
 
 def names(stems: Iterable[str]) -> str:

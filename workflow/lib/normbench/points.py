@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from normbench import schema
 
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+STREAMING = ("stream", "wide")  # regimes whose buffers rotate beyond L2
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,11 @@ class Point:
         return self.semantics.param_dtype or self.dtype
 
     @property
+    def streams(self) -> bool:
+        """Whether every byte comes from memory, so that the memory roof is its measure."""
+        return self.regime in STREAMING
+
+    @property
     def row_stride(self) -> int:
         return self.semantics.row_stride or self.hidden
 
@@ -123,3 +129,4 @@ def short_hash(text: str | bytes, digits: int = 7) -> str:
 
 
 assert set(ELEMENT_BYTES) == set(schema.DTYPES)
+assert set(STREAMING) <= set(schema.REGIMES)

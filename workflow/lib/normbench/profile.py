@@ -48,7 +48,7 @@ def representative(points: Sequence[Point], kernel: Kernel, dtype: str, hidden: 
     served = [
         point
         for point in points
-        if point.regime == "stream" and point.op in kernel.ops and point.dtype in kernel.dtypes
+        if point.streams and point.regime in kernel.regimes and point.op in kernel.ops and point.dtype in kernel.dtypes
     ]
     return min(
         served,

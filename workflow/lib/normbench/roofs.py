@@ -32,8 +32,8 @@ def run(session: Session) -> None:
 
 
 def tensor_sizes(points: Sequence[Point]) -> list[int]:
-    """Bytes of one x-sized tensor for each size of the stream regime, to the nearest power of two, 64 KiB at least."""
-    sizes = {point.rows * point.hidden * point.element_bytes for point in points if point.regime == "stream"}
+    """Bytes of one x-sized tensor for each size that streams, to the nearest power of two, 64 KiB at least."""
+    sizes = {point.rows * point.hidden * point.element_bytes for point in points if point.streams}
     return sorted({max(SMALLEST_BYTES, 1 << round(math.log2(size))) for size in sizes})
 
 

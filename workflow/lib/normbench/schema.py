@@ -29,7 +29,8 @@ STATUSES = (
 )
 VERDICTS = ("quotable", "clock_drift", "throttled", "shared_gpu", "too_few", "below_resolution")
 DTYPES = ("fp32", "fp16", "bf16")
-REGIMES = ("stream", "l2", "latency")
+REGIMES = ("stream", "l2", "latency", "wide")
+USUAL_REGIMES = REGIMES[:3]  # of a study, and of a contender that names no others
 LANGS = ("cuda", "triton", "torch", "library")
 TWIN = "__twin"  # ends the name under which a contender is raced a second time, for the noise floor
 # what machine.json holds, in this order
@@ -109,7 +110,13 @@ IDENTITY = (
     _c("dtype", pl.String, "", "element type of x and y: fp32, fp16, bf16", True),
     _c("rows", pl.Int64, "rows", "number of rows normalised", True),
     _c("hidden", pl.Int64, "elements", "elements in a row", True),
-    _c("regime", pl.String, "", "where the bytes come from: stream (memory), l2, latency (few rows, warm)", True),
+    _c(
+        "regime",
+        pl.String,
+        "",
+        "stream (bytes from memory), l2, latency (few rows, warm), wide (from memory, long rows)",
+        True,
+    ),
     _c("shape", pl.String, "", "shape of x as the caller sees it, e.g. 32768x4096", True),
     _c(
         "semantics", pl.String, "", "canonical JSON of what else defines the work; 'default' for the op's default", True
@@ -163,7 +170,10 @@ CONTRACTS = (
     _c("accurate", pl.Boolean, "", "within the float64 tolerance"),
     _c("allclose_torch", pl.Boolean, "", "torch.allclose(torch eager's output, ours)"),
     _c("allclose_seed", pl.Boolean, "", "the same with atol 1e-5 in fp32, 1e-4 in 16-bit types"),
-    _c("bitwise_torch", pl.Boolean, "", "bit for bit equal to torch eager's output"),
+    _c("bitwise_torch", pl.Boolean, "", "bit for bit equal to torch eager's outputs, saved statistics among them"),
+    _c("torch_kernel", pl.String, "", "what torch eager launched for those bits, as its profiler names it"),
+    _c("torch_version", pl.String, "", "version of that torch and the CUDA it was compiled with"),
+    _c("compiler", pl.String, "", "what compiled the contender, and its version"),
 )
 
 CASES = Table(

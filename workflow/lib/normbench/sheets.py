@@ -12,7 +12,12 @@ from normbench import formats, schema
 from normbench.charts import kit
 from normbench.measured import Measured
 
-QUANTITIES = {"stream": ("gbps", "GB/s"), "l2": ("gbps", "GB/s"), "latency": ("time_us_p50", "µs a launch")}
+QUANTITIES = {
+    "stream": ("gbps", "GB/s"),
+    "l2": ("gbps", "GB/s"),
+    "latency": ("time_us_p50", "µs a launch"),
+    "wide": ("time_us_p50", "µs a launch"),
+}
 
 
 @dataclass(frozen=True)

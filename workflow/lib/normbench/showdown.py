@@ -65,7 +65,9 @@ class Field:
         self.ours = [(path, kernel, builds.get(kernel.stem)) for path, kernel in kernels if args.op in kernel.ops]
         self.baselines = [baseline_path(name) for name in args.baselines]
         self.winners = winners(args.cases)
-        self.shas = {entry["spec"]: contenders.load(**entry).sha for entry in self.contenders()}
+        loaded = {entry["spec"]: contenders.load(**entry) for entry in self.contenders()}
+        self.shas = {spec: contender.sha for spec, contender in loaded.items()}
+        self.regimes = {spec: contender.regimes for spec, contender in loaded.items()}
 
     def contenders(self) -> list[dict[str, Any]]:
         ours = [{"spec": path, "build": build} for path, _, build in self.ours]
@@ -83,7 +85,8 @@ class Field:
             if variant is not None
         ]
         ranked = [entry for _, entry in sorted(ours, key=lambda pair: (pair[0], pair[1]["spec"]))]
-        found = ranked + [{"spec": path, "variant": {}} for path in self.baselines]
+        invited = [path for path in self.baselines if point.regime in self.regimes[path]]
+        found = ranked + [{"spec": path, "variant": {}} for path in invited]
         race = short_hash(canonical_json([found, [self.shas[entry["spec"]] for entry in found]]), 12)
         return [entry | {"unit": f"{point.key} {race} {entry['spec']}"} for entry in found]
 

@@ -9,6 +9,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from normbench import schema
 from normbench.points import canonical_json, short_hash
 
 # files of this package that define what a number means; editing one re-measures, so they hold nothing else
@@ -107,6 +108,11 @@ def constant(text: str, name: str, default: str) -> str:
     """A string constant of a module, read without importing it."""
     found = re.search(rf'^{name} = "([^"]+)"$', text, re.MULTILINE)
     return found[1] if found else default
+
+
+def regimes(text: str) -> tuple[str, ...]:
+    """The regimes of a study that a baseline is raced in: the REGIMES of its module."""
+    return tuple(constant(text, "REGIMES", " ".join(schema.USUAL_REGIMES)).split())
 
 
 def baseline_versions() -> dict[str, str]:

@@ -116,7 +116,7 @@ class Streams:
         writes one.
         """
         mix = ops.OPS[point.op].mix
-        if point.regime != "stream" or variant is None:
+        if not point.streams or variant is None:
             return RaceRoof([], 0)
         tensor_bytes = point.rows * point.hidden * point.element_bytes // 16 * 16
         moved = MIXES[mix] * tensor_bytes

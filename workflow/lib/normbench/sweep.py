@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from normbench import config, ops, schema
+from normbench import config, ops, schema, wide
 from normbench.points import Point, Semantics
 
 GB = 1e9
@@ -25,11 +25,25 @@ def points(study: config.Study, memory_bytes: int | None = None) -> list[Point]:
     """
     mode = study.residual if study.residual != "fp32" else None  # the default, so that it names nothing
     semantics = {op: Semantics(eps=study.eps, residual=mode if ops.OPS[op].adds else None) for op in study.ops}
-    shapes = {regime: list(_shapes(study, regime, memory_bytes)) for regime in study.regimes}
-    return [
+    regimes = [regime for regime in study.regimes if regime != wide.REGIME]
+    shapes = {regime: list(_shapes(study, regime, memory_bytes)) for regime in regimes}
+    found = [
         Point(op, dtype, rows, hidden, regime, semantics[op])
-        for regime, op, dtype in itertools.product(study.regimes, study.ops, study.dtypes)
+        for regime, op, dtype in itertools.product(regimes, study.ops, study.dtypes)
         for rows, hidden in shapes[regime]
+    ]
+    return found + (_wide(study, semantics) if wide.REGIME in study.regimes else [])
+
+
+def _wide(study: config.Study, semantics: dict[str, Semantics]) -> list[Point]:
+    """Points of the wide regime, whose shapes are given and not derived; a card that cannot hold one skips it."""
+    return [
+        wide.point(op, dtype, shape, semantics[op])
+        for op in study.ops
+        if op in wide.OPS
+        for dtype in study.dtypes
+        if dtype in study.wide.dtypes
+        for shape in study.wide.shapes
     ]
 
 

@@ -50,13 +50,17 @@ def main(args: argparse.Namespace) -> int:
 
 def _jobs(args: argparse.Namespace, points: list[Point]) -> list[dict[str, Any]]:
     """One job per spec and point, dearest first."""
-    compiled = {path: "hidden" for path in args.kernels if kernelfile.load(path).lang == "triton"}
-    compiled |= {path: contenders.load(path).jit for path in map(baseline_path, args.baselines)}
+    kernels = {path: kernelfile.load(path) for path in args.kernels}
+    baselines = {path: contenders.load(path) for path in map(baseline_path, args.baselines)}
+    compiled = {path: "hidden" for path, kernel in kernels.items() if kernel.lang == "triton"}
+    compiled |= {path: baseline.jit for path, baseline in baselines.items()}
+    regimes = {path: one.regimes for path, one in (kernels | baselines).items()}
     jobs = [
         {"spec": spec, "point": point.identity(), "cost": COSTS.get(Path(spec).stem, 3.0)}
         for spec, each in compiled.items()
         if each
-        for point in (points if each == "rows" else _largest(points))
+        for served in [[point for point in points if point.regime in regimes[spec]]]
+        for point in (served if each == "rows" else _largest(served))
     ]
     return sorted(jobs, key=lambda job: (-job["cost"], canonical_json(job)))
 
