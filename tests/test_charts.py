@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -14,7 +16,20 @@ import vl_convert
 
 import report_fixture as fixture
 from normbench import charts, document, measured, pictures
-from normbench.charts import bandwidth, blockmap, clocks, correctness, error, kit, noise, samples, speedup, theme
+from normbench.charts import (
+    bandwidth,
+    blockmap,
+    clocks,
+    correctness,
+    cost,
+    error,
+    kit,
+    noise,
+    resources,
+    samples,
+    speedup,
+    theme,
+)
 
 SMALL = fixture.Fixture(dtypes=("fp32", "bf16"), hidden=(1024, 2049, 4096))
 PNG = b"\x89PNG\r\n"
@@ -98,16 +113,37 @@ def test_r3_one_point_is_drawn_of_five_and_the_rest_are_counted(one: measured.Me
 
 @pytest.mark.parametrize("module", [bandwidth, charts.roofline], ids=lambda module: module.NAME)
 def test_l2_and_latency_points_never_meet_the_memory_roof(module: Any, one: measured.Measured) -> None:
+    frame = module.prepare(one).frame
+    if "regime" in frame.columns:
+        frame = frame.filter(pl.col("regime") == "stream")
     points = one.showdown.filter(pl.col("regime") != "stream")["rows"].unique()
     assert points.len() > 0
-    shown = module.prepare(one).frame.filter(pl.col("kind") == "contender")
+    shown = frame.filter(pl.col("kind") == "contender")
+    assert shown.height > 0
     assert not set(shown["rows"]) & set(points)
 
 
-def test_the_l2_chart_is_judged_by_the_l2_copy_alone(one: measured.Measured) -> None:
-    frame = charts.l2.prepare(one).frame
+def test_points_inside_l2_are_judged_by_the_l2_copy_alone(one: measured.Measured) -> None:
+    frame = bandwidth.prepare(one).frame.filter(regime="l2")
     assert set(frame.filter(pl.col("kind") != "contender")["gbps"]) == {9800.0}
     assert frame.filter(pl.col("kind") == "contender").height > 0
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "boundary"),
+    # 60 MiB of L2 over 132 multiprocessors: 476625 bytes, of 2 tensors of 4 or 2 bytes an element
+    [("layernorm", "fp32", 65536), ("layernorm", "bf16", 131072), ("add_layernorm", "bf16", 65536)],
+)
+def test_the_l2_boundary_is_where_a_row_on_every_multiprocessor_outgrows_l2(op: str, dtype: str, boundary: int) -> None:
+    made = replace(SMALL, ops=(op,), dtypes=(dtype,), hidden=(4096, 32768, 65536, 131072), latency=False)
+    found = bandwidth.prepare(study(made)).frame.filter(kind=bandwidth.BOUNDARY)
+    assert found["hidden"].to_list() == [boundary]
+    assert "L2 has 60 MiB" in found["note"][0]
+
+
+def test_a_card_of_unknown_l2_has_no_boundary(one: measured.Measured) -> None:
+    unknown = replace(one, machine={**one.machine, "l2_bytes": None})
+    assert not (bandwidth.prepare(unknown).frame["kind"] == bandwidth.BOUNDARY).any()
 
 
 def test_twins_are_the_noise_floor_and_not_a_line(one: measured.Measured) -> None:
@@ -130,15 +166,70 @@ def test_r6_labels_with_markup_reach_the_drawing_whole() -> None:
 def test_r6_there_are_as_many_marks_as_rows() -> None:
     made = replace(SMALL, rename={"cta_row": "norm<half,8>"}, ops=("rmsnorm",), dtypes=("bf16",))
     frame, chart = drawn(error, study(made))
+    frame = frame.filter(family=kit.ALL)
     svg = vl_convert.vegalite_to_svg(chart.to_dict())
     marks = svg.split('class="mark-symbol role-mark marks"')[1].split("</g>")[0]
     assert marks.count("<path") == frame.height > 0
 
 
 def test_colours_do_not_depend_on_who_else_is_there() -> None:
-    assert theme.colours(["cta_row", "liger"])["liger"] == theme.colours(["liger", "naive", "zzz"])["liger"]
-    several = theme.colours([f"mine_{index}" for index in range(8)])
-    assert len(set(several.values())) == 8
+    for name in ("liger", "mine", "mine_bwd", "span_row_bwd"):
+        alone = theme.colours([name])[name]
+        assert theme.colours([name, "naive", "torch_eager", "a_kernel"])[name] in (alone, *theme.POOL)
+        assert name == "mine" or theme.colours([name, "naive", "zzz"])[name] == alone
+    assert theme.colours(["span_row_bwd"])["span_row_bwd"] == theme.KNOWN["span_row"]
+    several = theme.colours([f"mine_{index}" for index in range(len(theme.POOL))])
+    assert len(set(several.values())) == len(theme.POOL)
+
+
+def linear(colour: str) -> list[float]:
+    """sRGB as light."""
+    values = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    return [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
+
+
+def seen(colour: str, eye: str) -> list[float]:
+    """CIELAB (D65) of a colour as an eye of EYES sees it."""
+    light = [min(max(sum(a * b for a, b in zip(row, linear(colour), strict=True)), 0.0), 1.0) for row in EYES[eye]]
+    white = (0.95047, 1.0, 1.08883)
+    xyz = [sum(a * b for a, b in zip(row, light, strict=True)) for row in XYZ]
+    x, y, z = (
+        value ** (1 / 3) if value > 216 / 24389 else (24389 / 27 * value + 16) / 116
+        for value in (part / full for part, full in zip(xyz, white, strict=True))
+    )
+    return [116 * y - 16, 500 * (x - y), 200 * (y - z)]
+
+
+XYZ = ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.0721750), (0.0193339, 0.1191920, 0.9503041))
+# Machado, Oliveira and Fernandes 2009, severity 1.0
+EYES = {
+    "normal": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+}
+
+
+@pytest.mark.parametrize(("eye", "least"), [("normal", 27), ("protanopia", 14), ("deuteranopia", 14)])
+def test_no_two_contenders_look_alike_to_any_eye(eye: str, least: float) -> None:
+    places = [seen(colour, eye) for colour in theme.KNOWN.values()]
+    assert min(math.dist(one, two) for one, two in itertools.combinations(places, 2)) >= least
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#1a1e24"])
+def test_every_colour_stands_out_from_the_ground(ground: str) -> None:
+    def luminance(colour: str) -> float:
+        return sum(a * b for a, b in zip(XYZ[1], linear(colour), strict=True))
+
+    for colour in theme.KNOWN.values():
+        high, low = sorted((luminance(colour), luminance(ground)), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 2.1, colour
+
+
+def test_every_kernel_of_the_repository_has_a_colour_of_its_own() -> None:
+    root = Path(__file__).resolve().parents[1] / "kernels"
+    stems = [path.stem for path in (*root.glob("forward/*.cu"), *root.glob("baselines/*.py"))]
+    assert stems
+    assert set(stems) <= set(theme.KNOWN)
 
 
 def test_the_matrix_falls_back_to_the_contracts_of_the_race() -> None:
@@ -158,7 +249,7 @@ def test_a_wrong_check_is_not_hidden_by_a_right_one_of_the_same_name(one: measur
 
 def test_a_family_hides_the_input_that_failed(one: measured.Measured) -> None:
     frame = correctness.prepare(one).frame.filter(contender="liger", op="rmsnorm", dtype="bf16")
-    families = frame.filter(family=correctness.ALL)
+    families = frame.filter(family=kit.ALL)
     wanted = {correctness.family(case) for case in fixture.CASES_OF_CHECKS}
     assert set(families["column"]) == wanted
     cell = families.filter(column=correctness.family("K2.1")).row(0, named=True)
@@ -168,7 +259,7 @@ def test_a_family_hides_the_input_that_failed(one: measured.Measured) -> None:
 
 
 def test_a_family_of_refused_inputs_is_not_judged(one: measured.Measured) -> None:
-    frame = correctness.prepare(one).frame.filter(contender="quack", family=correctness.ALL)
+    frame = correctness.prepare(one).frame.filter(contender="quack", family=kit.ALL)
     assert set(frame["mark"]) == {"–"}
     assert set(frame["state"]) == {"not judged"}
 
@@ -245,8 +336,50 @@ def test_the_band_of_noise_is_the_floor_of_the_study(one: measured.Measured) -> 
 
 def test_equal_errors_are_spread_over_the_axis() -> None:
     rows = study(SMALL).showdown.with_columns(err_ulp_max=pl.lit(0.50004))
-    made = error.chart(error.prepare(replace(study(SMALL), showdown=rows)).frame).to_dict()
+    bare = replace(study(replace(SMALL, checks=False)), showdown=rows)
+    made = error.chart(error.prepare(bare).frame).to_dict()
     assert made["encoding"]["y"]["scale"]["domain"] == [0.25, 1.0]
+
+
+def test_an_error_is_shown_by_the_input_it_came_from(one: measured.Measured) -> None:
+    frame = error.prepare(one).frame.filter(contender="liger", op="rmsnorm", dtype="bf16")
+    opened = frame.filter(family=kit.ALL)
+    worst = opened.filter(shown=correctness.family("K2.1")).row(0, named=True)
+    assert (worst["worst"], worst["err_ulp_max"]) == ("K2.1", 4e5)
+    assert opened["shown"].to_list()[0] == error.RACE
+    inside = frame.filter(family=correctness.family("K2.1"))
+    assert inside["shown"].to_list() == ["K1.1", "K1.2", "K2.1", "K5.1"]
+    assert inside["command"][0] == "snakemake --cores 1 verify --config ops=rmsnorm dtypes=bf16"
+
+
+def test_errors_of_the_race_are_in_the_order_of_the_sizes(one: measured.Measured) -> None:
+    frame = error.prepare(one).frame.filter(contender="liger", op="rmsnorm", dtype="bf16", family=error.RACE)
+    sizes = [int(text.split(" × ")[1]) for text in frame["shown"]]
+    assert sizes == sorted(sizes)
+    assert frame["command"].str.starts_with("normbench bench liger ").all()
+
+
+def test_r3_an_error_of_zero_is_on_the_axis(one: measured.Measured) -> None:
+    rows = one.showdown.with_columns(err_ulp_max=pl.lit(0.0))
+    made = error.chart(error.prepare(replace(one, showdown=rows)).frame).to_dict()
+    assert made["encoding"]["y"]["scale"] == {"type": "symlog", "constant": 0.5, "domain": [0, 4e5]}
+    assert made["encoding"]["y"]["axis"]["values"][:3] == [0, 0.5, 1.0]
+
+
+def test_occupancy_is_that_of_the_measured_architecture(one: measured.Measured) -> None:
+    row = cost.prepare(one).frame.filter(contender="cta_row", op="rmsnorm", dtype="bf16", hidden=4096)
+    # the fixture fits 2048 threads on a multiprocessor, which holds 64 warps
+    assert row["occupancy"].to_list() == [1.0] * row.height
+    assert row.height == len(fixture.BLOCKS)
+    tuned = one.cases.filter(op="rmsnorm", dtype="bf16", hidden=4096, regime="stream")
+    best = tuned["time_us_p50"].min()
+    assert row["times"].to_list() == pytest.approx([time / best for time in row["time_us_p50"]])
+    other = replace(one, machine={**one.machine, "arch": "sm_75"})
+    assert cost.prepare(other).frame["occupancy"].max() == 2.0
+
+
+def test_an_unknown_architecture_has_no_occupancy(one: measured.Measured) -> None:
+    assert cost.prepare(replace(one, machine={**one.machine, "arch": "sm_999"})).frame.is_empty()
 
 
 def test_thinned_samples_keep_both_extremes() -> None:
@@ -273,9 +406,9 @@ def test_times_of_day_are_utc_whatever_their_suffix(one: measured.Measured) -> N
 
 
 def test_every_tooltip_can_be_traced_to_a_command(one: measured.Measured) -> None:
-    for module in (*charts.CHARTS[:6], samples, blockmap):
+    for module in (*(module for module in charts.CHARTS if module not in (clocks, resources)), blockmap):
         frame, chart = drawn(module, one)
-        assert frame["command"].drop_nulls().str.starts_with("normbench bench ").all()
+        assert frame["command"].drop_nulls().str.contains("^(normbench bench|snakemake --cores 1 verify) ").all()
         assert '"title": "reproduce"' in json.dumps(chart.to_dict())
 
 

@@ -44,6 +44,49 @@ class Answer:
         return f"quotable; {formats.quantity(self.faster_unquotable, 'faster row')} not"
 
 
+@dataclass(frozen=True)
+class Short:
+    """The one contender to use for an op if it is to be one for all dtypes and sizes.
+
+    near: points at which it is tied with the fastest or within SLACK of it, of ``points``. absent: those at which it
+    has no quotable time. worst: the largest time over the fastest's, minus one, at ``where``, (dtype, hidden).
+    """
+
+    op: str
+    use: str
+    role: str
+    near: int
+    points: int
+    absent: int
+    worst: float
+    where: tuple[str, int]
+
+
+def in_short(showdown: pl.DataFrame) -> list[Short]:
+    """By op: the contender with the fewest missing points, then the lowest mean cost (of the logarithms) over them.
+
+    Sizes whose rows are no multiple of 16 bytes count as any other.
+    """
+    timed = stream(showdown).filter("competes").sort("op", "contender", "dtype", "hidden", "rows")
+    near = pl.col("in_winner_set") | (pl.col("cost") <= SLACK)
+    each = timed.group_by("op", "contender", "role", maintain_order=True).agg(
+        pl.len().alias("has"),
+        near.sum().alias("near"),
+        pl.col("cost").log1p().mean().alias("mean"),
+        pl.col("cost").max().alias("worst"),
+        pl.struct("dtype", "hidden").get(pl.col("cost").arg_max()).alias("where"),
+    )
+    points = timed.group_by("op").agg(pl.col("point").n_unique().alias("points"))
+    ranked = each.join(points, on="op").sort("op", pl.col("points") - pl.col("has"), "mean", "contender")
+    return [
+        Short(
+            row["op"], row["contender"], row["role"], row["near"], row["points"], row["points"] - row["has"],
+            row["worst"], (row["where"]["dtype"], row["where"]["hidden"]),
+        )
+        for row in ranked.unique("op", keep="first", maintain_order=True).iter_rows(named=True)
+    ]  # fmt: skip
+
+
 def stream(showdown: pl.DataFrame) -> pl.DataFrame:
     return showdown.filter(pl.col("regime") == "stream")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 import polars.selectors as cs
 
-from normbench import columns, document, metrics, nvbench, schema
+from normbench import citation, columns, document, metrics, nvbench, schema
 from normbench.measured import Measured
 
 CSV_DIGITS = 7  # significant
@@ -39,6 +39,7 @@ def of(one: Measured) -> Iterator[Download]:
     for name, frame in stored.items():
         yield _download(f"{one.device}-{name}.parquet", frame, _parquet, "application/vnd.apache.parquet")
     yield _schema()
+    yield _citation(one)
     if not one.stored["showdown"].is_empty():
         yield _nvbench(one)
     for name, frame in stored.items():
@@ -60,6 +61,11 @@ def _schema() -> Download:
     content, number = columns.json_text().encode(), sum(len(table.columns) for table in schema.TABLES.values())
     link = document.data_link(content, "application/schema+json")
     return Download("normbench-tables.schema.json", link, number, "column")
+
+
+def _citation(one: Measured) -> Download:
+    content = citation.text(one).encode()
+    return Download("CITATION.cff", document.data_link(content, "application/yaml"), len(one.runs), "run")
 
 
 def _nvbench(one: Measured) -> Download:

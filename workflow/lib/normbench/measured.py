@@ -108,7 +108,7 @@ class Measured:
     """One device, ready to draw.
 
     cases, showdown: each point from the newest run that has it, with the metrics, ``aligned``, the winner columns and
-    the evidence columns (``interval``, ``clocks``, ``command``) that tooltips show.
+    the evidence columns (``samples``, ``interval``, ``clocks``, ``command``) that tooltips show.
     machine: facts of the newest run, with every key of MACHINE, null where unknown. machines: those of every run.
     stored: the same rows as the tables hold them, by table name, for the downloads.
     paths: contender to its file, as a person at the top of the repository names it. kernels: ours, for the cards.
@@ -206,14 +206,25 @@ def _paths(root: Path | None) -> dict[str, str]:
 
 
 def with_evidence(frame: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
-    """Add what a tooltip shows beside the numbers: interval, clock state, and the command that repeats the row."""
-    rows = list(frame.iter_rows(named=True))
+    """Add what a tooltip shows beside the numbers: samples, interval, clock state, the command that repeats the row."""
+    taken = pl.col("samples_us").list
+    frame = frame.with_columns(taken.min().alias("shortest"), taken.max().alias("longest"))
+    rows = list(frame.drop("samples_us").iter_rows(named=True))
     return frame.with_columns(
         pl.col("reason").map_elements(formats.plain, return_dtype=pl.String),
+        pl.Series("samples", [_samples(row) for row in rows], pl.String),
         pl.Series("interval", [_interval(row) for row in rows], pl.String),
         pl.Series("clocks", [_clocks(row) for row in rows], pl.String),
         pl.Series("command", [command(row, paths) for row in rows], pl.String),
-    )
+    ).drop("shortest", "longest")
+
+
+def _samples(row: Mapping[str, Any]) -> str:
+    """How many, and between what they lie."""
+    if row["n_samples"] is None:
+        return ABSENT
+    spread = "" if row["shortest"] is None else f", {row['shortest']:.5g}–{row['longest']:.5g} µs"
+    return f"{row['n_samples']}{spread}"
 
 
 def _interval(row: Mapping[str, Any]) -> str:

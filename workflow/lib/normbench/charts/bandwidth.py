@@ -30,7 +30,7 @@ BY = ("op", "dtype", "regime", "hidden")
 
 def prepare(measured: Measured) -> Drawable:
     """One row a contender and point of the regimes stream and l2, and the guides as rows of kinds of their own."""
-    raced = kit.raced(measured, None).filter(pl.col("regime") != "latency")
+    raced = kit.raced(measured, None).filter(pl.col("regime").is_in(["stream", "l2"]))
     chosen = drawable(raced, "gbps")
     columns = ("gbps", "ceiling_fraction", "theoretical_fraction", "time_us_p50", "aligned", "regime")
     drawn = kit.evident(chosen.frame, *columns).with_columns(kind=pl.lit("contender"))
@@ -109,7 +109,7 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
     if (frame["kind"] == BOUNDARY).any():
         layers.insert(0, _boundary(base))
     layered = alt.layer(*layers, lines, points.add_params(selection)).properties(width=kit.WIDTH, height=kit.HEIGHT)
-    return kit.broad(kit.picked(layered, selectors))
+    return kit.sized(kit.picked(layered, selectors), broad=True)
 
 
 def _guide(base: Any, kind: str, style: str, dashes: list[int], below: int) -> Any:

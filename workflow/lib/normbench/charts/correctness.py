@@ -14,10 +14,10 @@ from normbench.metrics import Drawable
 NAME = "correctness"
 TITLE = "Correctness (input or contract × contender)"
 HELP = (
-    "✓ holds, ✗ does not, – was refused, an empty cell was not asked; 34/36 counts the inputs of a family that were right, or the "
-    "points where a contract held. Choose a family under “inputs” to see each of its inputs. Accurate is against "
-    "float64; allclose and bitwise are against torch eager, which on hard inputs is not the more accurate side. "
-    "K1, K2, … are public faults, listed in kernels/README.md."
+    "✓ holds, ✗ does not, – was refused, an empty cell was not asked; 34/36 counts the inputs of a family that were "
+    "right, or the points where a contract held. Choose a family under “inputs” to see each of its inputs. Accurate is "
+    "against float64; allclose and bitwise are against torch eager, which on hard inputs is not the more accurate "
+    "side. K1, K2, … are public faults, listed in kernels/README.md."
 )
 NOTHING = "Correctness: neither adversarial checks nor races have rows."
 ROW, CELL, LABELS = 24, 44, 170  # of the drawing
@@ -32,6 +32,7 @@ FAMILIES = {
     r"eps_|no_|stats": "semantics: ε, affine",
 }
 OTHER = "other"
+VERIFY = pl.format("snakemake --cores 1 verify --config ops={} dtypes={}", "op", "dtype")  # repeats the inputs
 CONTRACTS = ("accurate", "allclose_torch", "allclose_seed", "bitwise_torch")
 COLOURS = {"holds": theme.GOOD, "fails": theme.BAD, "in part": theme.DOUBTFUL, "not judged": theme.NEUTRAL}
 
@@ -40,7 +41,7 @@ def prepare(measured: Measured) -> Drawable:
     """A cell a row: op, dtype, family, contender, column, state (a key of COLOURS), mark (its text) and detail."""
     if not measured.checks.is_empty():
         inputs = from_checks(measured.checks)
-        return Drawable(pl.concat([by_family(inputs), inputs]))
+        return Drawable(pl.concat([by_family(inputs), inputs]).with_columns(command=VERIFY))
     raced = kit.raced(measured, None, "ours", "baseline")
     return Drawable(from_contracts(raced) if not raced.is_empty() else raced)
 
@@ -137,8 +138,9 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
             alt.Tooltip("mark:N", title="held"),
             alt.Tooltip("err_ulp_max:Q", title="largest error (ulp)", format=".3~g"),
             alt.Tooltip("detail:N", title="reason"),
+            *([alt.Tooltip("command:N", title="reproduce")] if "command" in frame.columns else []),
         ],
     )
     marks = base.mark_text(fontSize=12, color="#ffffff", fontWeight="bold").encode(text="mark:N")
     layered = alt.layer(cells, marks).properties(width=kit.WIDTH, height=alt.Step(ROW))
-    return kit.broad(kit.picked(layered, selectors), LABELS + CELL * len(names))
+    return kit.sized(kit.picked(layered, selectors), LABELS + CELL * len(names), broad=True)

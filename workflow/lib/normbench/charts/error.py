@@ -23,7 +23,7 @@ NOTHING = "Error against float64: no row has an error."
 RACE = "race: normal random"
 LINEAR_BELOW = 0.5  # ulp; a symmetric log axis can show an exact 0
 LEAST_RANGE = (0.25, 1.0)  # ulp; errors that are all 0.50004 are one line, not a landscape
-COLUMNS = ("op", "dtype", "role", "contender", "family", "shown", "worst", "err_ulp_max", "tolerance_used")
+COLUMNS = ("op", "dtype", "role", "contender", "family", "shown", "worst", "err_ulp_max", "tolerance_used", "command")
 
 
 def prepare(measured: Measured) -> Drawable:
@@ -33,8 +33,10 @@ def prepare(measured: Measured) -> Drawable:
     timed = raced.with_columns(family=pl.lit(RACE), input=pl.format("{} × {}", "rows", "hidden"), place=place)
     checked = measured.checks.filter(pl.col("status").is_in(["ok", "wrong"]) & (pl.col("role") != "reference"))
     family = pl.col("case").map_elements(correctness.family, return_dtype=pl.String)
-    checked = checked.with_columns(family=family, input="case", place=pl.lit(0, dtype=pl.Int64))
-    names = ("op", "dtype", "role", "contender", "family", "input", "place", "err_ulp_max", "tolerance_used")
+    checked = checked.with_columns(
+        family=family, input="case", place=pl.lit(0, dtype=pl.Int64), command=correctness.VERIFY
+    )
+    names = ("op", "dtype", "role", "contender", "family", "input", "place", "err_ulp_max", "tolerance_used", "command")
     chosen = drawable(pl.concat([timed.select(names), checked.select(names)], how="vertical_relaxed"), "err_ulp_max")
     each = _worst(chosen.frame, "input", "place").with_columns(shown="input")
     families = _worst(chosen.frame).with_columns(shown="family", family=pl.lit(kit.ALL))
@@ -63,7 +65,7 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
                 "err_ulp_max:Q",
                 title="largest error (ulp)",
                 scale=_scale(frame),
-                axis=alt.Axis(format="~g", values=_ticks(frame)),
+                axis=alt.Axis(format=",~r", values=_ticks(frame)),
             ),
             xOffset=alt.XOffset("contender:N", sort=names),
             color=kit.colour(names),
@@ -75,12 +77,13 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
                 alt.Tooltip("worst:N", title="on input"),
                 alt.Tooltip("op:N"),
                 alt.Tooltip("dtype:N"),
+                alt.Tooltip("command:N", title="reproduce"),
             ],
         )
         .add_params(selection)
         .properties(width=kit.WIDTH, height=kit.HEIGHT)
     )
-    return kit.broad(kit.picked(points, selectors), kit.WIDTH)
+    return kit.sized(kit.picked(points, selectors), kit.WIDTH, broad=True)
 
 
 def _ticks(frame: pl.DataFrame) -> list[float]:

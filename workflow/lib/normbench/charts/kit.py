@@ -32,7 +32,7 @@ EVIDENCE = (
     "hidden",
     "variant",
     "interval",
-    "n_samples",
+    "samples",
     "verdict",
     "clocks",
     "command",
@@ -105,10 +105,10 @@ def picked(chart: Any, selectors: Sequence[Pick]) -> Drawing:
     return drawing
 
 
-def broad(drawing: Any, least: int = 0) -> Drawing:
-    """Give a chart the whole width of the page; on a narrow one it scrolls rather than get narrower than ``least``."""
-    wide: Drawing = drawing.properties(usermeta={"broad": True, "least": least})
-    return wide
+def sized(drawing: Any, least: int = 0, *, broad: bool = False) -> Drawing:
+    """On a narrow page a chart scrolls rather than get narrower than ``least``; a broad one has a line to itself."""
+    chart: Drawing = drawing.properties(usermeta={"broad": broad, "least": least})
+    return chart
 
 
 def contenders(frame: pl.DataFrame) -> list[str]:
@@ -143,11 +143,12 @@ def faded(selection: alt.Parameter, shown: float = 1.0) -> Any:
 
 
 def placed(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add ``place``, what tells the points of a regime apart: the hidden size, and in the latency regime the rows too.
+    """Add ``place``, what tells the points of a regime apart: the hidden size, in the latency and wide regimes the rows
+    too.
 
     The rows come in the order of the places.
     """
-    few = pl.col("regime") == "latency"
+    few = pl.col("regime").is_in(["latency", "wide"])
     place = pl.when(few).then(pl.format("{} × {}", "rows", "hidden")).otherwise(pl.col("hidden").cast(pl.String))
     regime = pl.col("regime").replace_strict({name: index for index, name in enumerate(schema.REGIMES)})
     return frame.with_columns(place.alias("place")).sort(regime, "hidden", "rows", maintain_order=True)
@@ -182,10 +183,10 @@ def shape() -> alt.Shape:
 
 def tooltip(*numbers: alt.Tooltip, frame: pl.DataFrame) -> list[alt.Tooltip]:
     """The chart's own numbers, then the evidence columns the frame has."""
-    titles = {"n_samples": "samples", "interval": "95 % interval", "command": "reproduce"}
+    titles = {"interval": "95 % interval", "command": "reproduce"}
     taken = {item.shorthand.split(":")[0] for item in numbers}
     evidence = [
-        alt.Tooltip(f"{name}:{'Q' if name in ('rows', 'hidden', 'n_samples') else 'N'}", title=titles.get(name, name))
+        alt.Tooltip(f"{name}:{'Q' if name in ('rows', 'hidden') else 'N'}", title=titles.get(name, name))
         for name in EVIDENCE
         if name in frame.columns and name not in taken and name != "role"
     ]

@@ -15,6 +15,7 @@ HELP = (
     "The most registers a thread that any variant of the kernel takes, and the best occupancy of a variant. A red cell "
     "has a variant that spills to local memory; hover for the fewest, how many variants, and bytes."
 )
+CELL, LABELS = 66, 90  # of the drawing
 NOTHING = "Registers and spills: nothing was compiled ahead of time."
 
 
@@ -34,9 +35,7 @@ def prepare(measured: Measured) -> Drawable:
             pl.col("compiler").drop_nulls().sort().first(),
             pl.col("arch").first().str.extract(r"(\d+)").cast(pl.Int64).alias("order"),
         )
-        .with_columns(
-            pl.concat_str([pl.col("registers").cast(pl.String), _share("occupancy")], ignore_nulls=True).alias("text")
-        )
+        .with_columns(text=pl.concat_str([pl.col("registers").cast(pl.String), _share("occupancy")], ignore_nulls=True))
         .sort("op", "dtype", "contender", "order")
     )
     return Drawable(cells)
@@ -79,4 +78,4 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
         text="text:N", color=alt.when(dark).then(alt.value("#ffffff")).otherwise(alt.value("#1b1f24"))
     )
     layered = alt.layer(cells, text).properties(width=kit.WIDTH, height=28 * len(names))
-    return kit.picked(layered, selectors)
+    return kit.sized(kit.picked(layered, selectors), LABELS + CELL * len(archs))

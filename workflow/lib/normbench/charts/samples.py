@@ -15,8 +15,8 @@ NAME = "samples"
 TITLE = "Distribution of the samples (% from the median)"
 HELP = (
     "Each tick is a sample of the race at the chosen op, dtype, regime and hidden size, by its distance from the "
-    "contender's median: a narrow strip is a number to trust, a second clump a clock that moved. Long lists are thinned "
-    "evenly."
+    "contender's median: a narrow strip is a number to trust, a second clump a clock that moved. Long lists are "
+    "thinned evenly."
 )
 NOTHING = "Distribution of the samples: no row kept its samples."
 ROW = 24  # of the drawing

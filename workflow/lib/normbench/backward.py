@@ -1,0 +1,142 @@
+"""The backward section of a page: what each gradient costs beside its forward, and how the column sums are formed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from normbench import answers, formats, ops, schema
+from normbench.measured import Measured
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """The fastest quotable backward at one point of the regime stream.
+
+    ceiling, eager, compile: share of the measured ceiling, speed-up over torch eager and torch.compile; None where
+    unknown. forward: the fastest forward at the same rows, hidden size and dtype; forward_us: its median.
+    """
+
+    op: str
+    dtype: str
+    rows: int
+    hidden: int
+    use: str
+    role: str
+    time_us: float
+    gbps: float
+    ceiling: float | None
+    eager: float | None
+    compile: float | None
+    forward: str | None
+    forward_us: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Backward time over forward time."""
+        return None if self.forward_us is None else self.time_us / self.forward_us
+
+
+@dataclass(frozen=True)
+class Sums:
+    """How one contender forms dgamma and dbeta, as far as it was recorded.
+
+    launches: kernels a call consists of; the profiler's count, else the compiled ones. same_bits: checks of the
+    backward ops that gave the same bits twice, and all that were asked; any_gpu: the same bits whatever the number of
+    multiprocessors.
+    """
+
+    contender: str
+    launches: int | None
+    same_bits: tuple[int, int]
+    any_gpu: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Section:
+    """mixes: the access mix behind the ceiling of each op."""
+
+    lines: list[Line]
+    sums: list[Sums]
+    mixes: dict[str, str]
+
+
+def section(one: Measured) -> Section | None:
+    """None where the device has no quotable time of a backward op."""
+    raced = answers.stream(one.showdown)
+    backward = raced.filter(_is_backward("op"))
+    lines = [_line(row, raced) for row in _ordered(backward.filter("fastest"))]
+    if not lines:
+        return None
+    mixes = {line.op: ops.OPS[_plain(line.op)].mix for line in lines}
+    names = sorted(backward.filter(pl.col("role").is_in(["ours", "baseline"]))["contender"].unique())
+    return Section(lines, [sums for name in names if (sums := _sums(one, name)) is not None], mixes)
+
+
+def _plain(op: str) -> str:
+    """The op without the semantics that its label may carry."""
+    return op.split(" ")[0]
+
+
+def _is_backward(column: str) -> pl.Expr:
+    plain = pl.col(column).str.split(" ").list.first()
+    return plain.is_in([op.name for op in ops.OPS.values() if op.backward])
+
+
+def _ordered(rows: pl.DataFrame) -> Iterator[Row]:
+    order = pl.col("dtype").replace_strict({name: place for place, name in enumerate(schema.DTYPES)})
+    yield from rows.sort("op", order, "hidden", "rows").iter_rows(named=True)
+
+
+def _line(row: Row, raced: pl.DataFrame) -> Line:
+    norm = ops.OPS[_plain(row["op"])].norm
+    same = (pl.col(name) == row[name] for name in ("dtype", "rows", "hidden"))
+    forward = raced.filter(pl.col("fastest"), pl.col("op") == norm, *same).sort("contender").head(1)
+    found = forward.row(0, named=True) if forward.height else {}
+    return Line(
+        op=row["op"],
+        dtype=row["dtype"],
+        rows=row["rows"],
+        hidden=row["hidden"],
+        use=row["contender"],
+        role=row["role"],
+        time_us=row["time_us_p50"],
+        gbps=row["gbps"],
+        ceiling=row["ceiling_fraction"],
+        eager=row["speedup_eager"],
+        compile=row["speedup_compile"],
+        forward=found.get("contender"),
+        forward_us=found.get("time_us_p50"),
+    )
+
+
+def _sums(one: Measured, contender: str) -> Sums | None:
+    """None where nothing was recorded of it."""
+    mine = (pl.col("contender") == contender) & _is_backward("op")
+    checks = one.checks.filter(mine)
+    found = Sums(contender, _launches(one, mine), _held(checks["deterministic"]), _held(checks["reproducible"]))
+    known = found.launches is not None or found.same_bits[1] or found.any_gpu[1]
+    return found if known else None
+
+
+def _held(flags: pl.Series) -> tuple[int, int]:
+    known = flags.drop_nulls()
+    return int(known.sum()), known.len()
+
+
+def _launches(one: Measured, mine: pl.Expr) -> int | None:
+    profiled = one.profile.filter(mine)["kernels"].max()
+    if profiled is not None:
+        return int(profiled)  # type: ignore[call-overload, no-any-return]
+    compiled = one.resources.filter(mine)["launch"].max()
+    return None if compiled is None else int(compiled) + 1  # type: ignore[call-overload, no-any-return]
+
+
+def held(counts: tuple[int, int]) -> str:
+    """``12 of 12``, or a dash where nothing was asked."""
+    return f"{counts[0]} of {counts[1]}" if counts[1] else formats.NONE
