@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,12 +16,14 @@ import polars as pl
 import pytest
 
 import report_fixture as fixture
-from normbench import charts, compare, document, history, index, measured, page, versus
-from normbench.charts import bandwidth, correctness
+from normbench import charts, cli, compare, document, history, index, measured, page, versus
+from normbench.charts import bandwidth, correctness, cost, error, kit, latency, roofline, samples, speedup
 
 pytestmark = pytest.mark.browser
 
-STUDY = fixture.Fixture(hidden=(256, 1024, 2049, 4096), rename={"cta_row": "norm<half,8>", "naive": "a & </script>"})
+STUDY = fixture.Fixture(
+    l2=True, hidden=(256, 1024, 2049, 4096), rename={"cta_row": "norm<half,8>", "naive": "a & </script>"}
+)
 SECONDS = 20
 FLAGS = (
     "--headless=new",
@@ -95,11 +100,18 @@ def find(browser: Any, selector: str) -> Any:
 
 def rows(study: measured.Measured, op: str, dtype: str) -> pl.DataFrame:
     frame = bandwidth.prepare(study).frame
-    return frame.filter((pl.col("kind") == "contender") & (pl.col("op") == op) & (pl.col("dtype") == dtype))
+    return frame.filter(pl.col("kind") == "contender", op=op, dtype=dtype, regime="stream")
 
 
-def choose(browser: Any, name: str, value: str) -> None:
-    browser.execute_script("arguments[0].click()", find(browser, f'.picks input[name="{name}"][value="{value}"]'))
+def choose(browser: Any, name: str, value: object) -> None:
+    """As a reader does, by a click or by the menu."""
+    from selenium.webdriver.support.select import Select
+
+    control = find(browser, f'.picks [name="{name}"]')
+    if control.tag_name == "select":
+        Select(control).select_by_value(str(value))
+    else:
+        browser.execute_script("arguments[0].click()", find(browser, f'.picks input[name="{name}"][value="{value}"]'))
 
 
 def test_r2_every_chart_draws_with_the_network_off(opened: Any, study: measured.Measured) -> None:
@@ -143,19 +155,93 @@ def test_each_choice_shows_its_own_rows(opened: Any, study: measured.Measured, o
     choose(opened, "dtype", dtype)
     bandwidths = sorted(rows(study, op, dtype)["gbps"])
 
-    def drawn() -> list[float]:
-        script = "return [...document.querySelectorAll(arguments[0])].map(mark => mark.__data__.datum.gbps)"
-        return sorted(opened.execute_script(script, BANDWIDTH_MARKS))
+    until(opened, lambda: drawn_gbps(opened) == pytest.approx(bandwidths, rel=1e-5))
 
-    until(opened, lambda: drawn() == pytest.approx(bandwidths, rel=1e-5))
+
+def drawn_gbps(browser: Any) -> list[float]:
+    script = "return [...document.querySelectorAll(arguments[0])].map(mark => mark.__data__.datum.gbps)"
+    return sorted(browser.execute_script(script, BANDWIDTH_MARKS))
+
+
+STARTS = {
+    "op": "layernorm",
+    "dtype": "bf16",
+    "regime": "stream",
+    "hidden": 4096,
+    "against": "torch eager",
+    "family": kit.ALL,
+}
+SYMBOLS = ".mark-symbol.role-mark path"
+
+
+@pytest.mark.parametrize(
+    ("module", "column", "selector", "value"),
+    [
+        (bandwidth, "gbps", "regime", "l2"),
+        (speedup, "speedup", "op", "rmsnorm"),
+        (speedup, "speedup", "dtype", "fp32"),
+        (speedup, "speedup", "regime", "latency"),
+        (speedup, "speedup", "against", "best baseline"),
+        (cost, "times", "hidden", 1024),
+        (latency, "time_us_p50", "hidden", 8192),
+        (error, "err_ulp_max", "family", error.RACE),
+    ],
+    ids=lambda value: getattr(value, "NAME", str(value)),
+)
+def test_every_selector_shows_the_rows_of_its_choice_and_no_others(
+    opened: Any, study: measured.Measured, module: Any, column: str, selector: str, value: object
+) -> None:
+    frame = module.prepare(study).frame
+    if "kind" in frame.columns:
+        frame = frame.filter(pl.col("kind") == "contender")
+    chosen = {name: wanted for name, wanted in (STARTS | {selector: value}).items() if name in picks(module, study)}
+    expected, before = (
+        sorted(frame.filter(**wanted)[column]) for wanted in (chosen, chosen | {selector: STARTS[selector]})
+    )
+    assert expected
+    assert expected != before
+    choose(opened, selector, value)
+    script = "return [...document.querySelectorAll(arguments[0])].map(mark => mark.__data__.datum[arguments[1]])"
+    marks = f"#plot-{module.NAME} {SYMBOLS}"
+    until(opened, lambda: sorted(opened.execute_script(script, marks, column)) == pytest.approx(expected, rel=1e-5))
+
+
+def picks(module: Any, study: measured.Measured) -> list[str]:
+    return page.picks_of(document.to_spec(module.chart(module.prepare(study).frame), ""))
+
+
+def test_every_selector_of_the_page_is_clicked_by_a_test(opened: Any) -> None:
+    names = opened.execute_script("return [...document.querySelector('.picks').elements].map(one => one.name)")
+    assert {name for name in names if name} == set(STARTS)
 
 
 def test_a_choice_without_rows_says_so(opened: Any) -> None:
-    from selenium.webdriver.support.select import Select
-
-    Select(find(opened, '.picks select[name="hidden"]')).select_by_value("256")
+    opened.get_log("browser")
+    choose(opened, "hidden", 256)
     until(opened, lambda: find(opened, "#figure-latency .empty").is_displayed())
+    assert not find(opened, "#plot-latency").is_displayed()
     assert not find(opened, "#figure-bandwidth .empty").is_displayed()
+    choose(opened, "hidden", 4096)
+    until(opened, lambda: count(opened, f"#plot-latency {SYMBOLS}") > 0)
+    assert not find(opened, "#figure-latency .empty").is_displayed()
+    assert opened.get_log("browser") == []
+
+
+def hovered(browser: Any, selector: str) -> tuple[dict[str, Any], str]:
+    """The row and the tooltip of the mark that is uppermost where the first of ``selector`` lies."""
+    script = """
+        const first = document.querySelector(arguments[0]);
+        first.scrollIntoView({block: 'center'});
+        const { x, y, width, height } = first.getBoundingClientRect();
+        const [left, top] = [x + width / 2, y + height / 2];
+        const mark = document.elementFromPoint(left, top);
+        for (const name of ['pointermove', 'mousemove'])
+          mark.dispatchEvent(new PointerEvent(name, { bubbles: true, clientX: left, clientY: top }));
+        return mark.__data__.datum;
+    """
+    datum = browser.execute_script(script, selector)
+    until(browser, lambda: "reproduce" in find(browser, "#vg-tooltip-element").text)
+    return datum, str(find(browser, "#vg-tooltip-element").text)
 
 
 def test_hovering_shows_the_command_and_clicking_keeps_it(opened: Any) -> None:
@@ -171,11 +257,80 @@ def test_hovering_shows_the_command_and_clicking_keeps_it(opened: Any) -> None:
     until(opened, lambda: "normbench bench" in find(opened, "#figure-bandwidth .pinned").text)
 
 
+@pytest.mark.parametrize("module", [speedup, roofline, latency, error, cost], ids=lambda module: module.NAME)
+def test_a_tooltip_says_what_the_archive_says(opened: Any, study: measured.Measured, module: Any) -> None:
+    datum, shown = hovered(opened, f"#plot-{module.NAME} {SYMBOLS}")
+    assert datum["contender"] in shown
+    assert datum["command"] in shown
+    if "time_us_p50" in datum:
+        table = study.cases if module is cost else study.showdown
+        row = table.filter(command=datum["command"], contender=datum["contender"])
+        if module is cost:
+            row = row.filter(variant=datum["variant"])
+        assert row.height == 1
+        assert row["samples"][0] in shown
+        assert datum["time_us_p50"] == pytest.approx(row["time_us_p50"][0], rel=1e-5)
+
+
+def test_a_sample_can_be_traced_too(opened: Any, study: measured.Measured) -> None:
+    ticks = "#plot-samples .mark-rect.role-mark path"
+    drawn = samples.prepare(study).frame.filter(op="layernorm", dtype="bf16", regime="stream", hidden=4096)
+    assert count(opened, ticks) == drawn["deviations"].list.len().sum()
+    _, shown = hovered(opened, ticks)
+    assert "normbench bench" in shown
+
+
+def test_a_compressed_file_is_handed_out_unpacked(opened: Any, study: measured.Measured, tmp_path: Path) -> None:
+    behaviour = {"behavior": "allow", "downloadPath": str(tmp_path), "eventsEnabled": False}
+    opened.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
+    link = find(opened, f'a[download="{STUDY.device}-showdown.csv.gz"]')
+    packed = base64.b64decode(link.get_attribute("href").split(",")[1])
+    assert link.text == f"{STUDY.device}-showdown.csv"
+    opened.execute_script("arguments[0].click()", link)
+    saved = tmp_path / f"{STUDY.device}-showdown.csv"
+    until(opened, lambda: saved.exists() and saved.stat().st_size > 0)
+    assert saved.read_bytes() == gzip.decompress(packed)
+
+
+def test_a_keyboard_reaches_and_moves_the_selectors(opened: Any, study: measured.Measured) -> None:
+    from selenium.webdriver import ActionChains, Keys
+
+    find(opened, "nav a").send_keys("")
+    reached = []
+    for _ in range(40):
+        ActionChains(opened).send_keys(Keys.TAB).perform()
+        reached.append(opened.execute_script("return document.activeElement.name || document.activeElement.localName"))
+    assert set(STARTS) <= set(reached)
+    assert "summary" in reached  # the menu of a chart and the table behind it
+    find(opened, '.picks input[name="op"][value="layernorm"]').send_keys(Keys.ARROW_RIGHT)
+    expected = sorted(rows(study, "rmsnorm", "bf16")["gbps"])
+    until(opened, lambda: drawn_gbps(opened) == pytest.approx(expected, rel=1e-5))
+
+
+def test_every_picture_has_a_text_and_a_table(opened: Any) -> None:
+    script = (
+        "return [...document.querySelectorAll('figure[data-chart]')].map(figure => ["
+        "figure.dataset.chart, figure.querySelector('[role=graphics-document]')?.getAttribute('aria-label') ?? '',"
+        "figure.querySelector('details.rows') !== null])"
+    )
+    for name, label, table in opened.execute_script(script):
+        assert len(label) > 40, name
+        assert table, name
+
+
+def test_the_policy_refuses_a_script_that_is_not_the_pages(opened: Any) -> None:
+    opened.execute_script(
+        "const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s)"
+    )
+    assert opened.execute_script("return window.ran") is None
+    assert "Content Security Policy" in opened.get_log("browser")[0]["message"]
+
+
 def test_the_data_behind_a_chart_are_those_it_draws(opened: Any, study: measured.Measured) -> None:
     details = find(opened, "#figure-error details.rows")
     opened.execute_script("arguments[0].open = true", details)
     until(opened, lambda: count(opened, "#figure-error details.rows tbody tr") > 0)
-    expected = charts.error.prepare(study).frame.filter(op="layernorm", dtype="bf16").height
+    expected = error.prepare(study).frame.filter(op="layernorm", dtype="bf16", family=kit.ALL).height
     assert count(opened, "#figure-error details.rows tbody tr") == expected
 
 
@@ -204,7 +359,7 @@ def test_a_family_of_inputs_opens_and_closes(opened: Any, study: measured.Measur
     frame = correctness.prepare(study).frame.filter(op="layernorm", dtype="bf16")
     cells, chosen = "#plot-correctness .mark-rect.role-mark path", Select(find(opened, '.picks select[name="family"]'))
     heights = []
-    for family in (correctness.family("K2.1"), correctness.ALL):
+    for family in (correctness.family("K2.1"), kit.ALL):
         chosen.select_by_value(family)
         until(opened, lambda family=family: count(opened, cells) == frame.filter(family=family).height)
         heights.append(find(opened, "#plot-correctness svg").size["height"])
@@ -243,9 +398,10 @@ def test_paper_shows_every_folded_table(browser: Any, path: Path) -> None:
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The index of two devices and the page that compares them."""
-    other = replace(STUDY, device="other-gpu-000002", gpu_name="Other GPU (invented)", scale=0.5)
-    tables = {name: pl.concat([frame, other.tables()[name]]) for name, frame in STUDY.tables().items()}
-    archive = measured.Archive(**tables, machines=(STUDY.machine(), other.machine()))
+    one = replace(STUDY, dtypes=("bf16",))
+    other = replace(one, device="other-gpu-000002", gpu_name="Other GPU (invented)", scale=0.5)
+    tables = {name: pl.concat([frame, other.tables()[name]]) for name, frame in one.tables().items()}
+    archive = measured.Archive(**tables, machines=(one.machine(), other.machine()))
     left, right = history.runs(archive)
     folder = tmp_path_factory.mktemp("compared")
     document.write(index.build(archive), folder / "index.html")
@@ -291,3 +447,82 @@ def test_the_index_leads_to_the_device(browser: Any, path: Path) -> None:
     find(browser, f'a[href="{STUDY.device}.html"]').click()
     until(browser, lambda: browser.current_url == path.as_uri())
     assert find(browser, "h1").text == STUDY.gpu_name
+
+
+ROOT = Path(__file__).resolve().parents[1]
+FIRST_MS = 2000
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, measured.Archive]:
+    """The page of the archived device with the most rows, and the archive it was built from."""
+    folder = tmp_path_factory.mktemp("published")
+    arguments = ["--results", folder / "none", "--archive", ROOT / "reports" / "data", "--out", folder / "tables"]
+    assert cli.main(["collect", *map(str, arguments)]) == 0
+    archive = measured.load(folder / "tables")
+    device = archive.checks["device"].value_counts(sort=True)["device"][0]
+    out = folder / f"{device}.html"
+    document.write(page.build(measured.measured(archive, device)), out)
+    return out, archive.of(device)
+
+
+def test_a_published_page_is_small_silent_and_soon_there(
+    browser: Any, published: tuple[Path, measured.Archive]
+) -> None:
+    path, _ = published
+    assert path.stat().st_size <= page.MOST_BYTES
+    browser.get_log("browser")
+    browser.get(path.as_uri())
+    until(browser, lambda: browser.execute_script("return document.documentElement.dataset.drawn"))
+    assert float(browser.execute_script("return document.documentElement.dataset.first")) < FIRST_MS
+    script = """
+        return [...document.querySelectorAll('.picks [name]')].flatMap(
+          (one) => (one.options ? [...one.options] : [one]).map((choice) => [one.name, choice.value]))
+    """
+    for name, value in browser.execute_script(script):
+        choose(browser, name, value)
+    until(browser, lambda: browser.execute_script("return document.documentElement.dataset.settled === 'yes'"))
+    assert browser.get_log("browser") == []
+
+
+def test_headline_numbers_are_those_of_the_archive(browser: Any, published: tuple[Path, measured.Archive]) -> None:
+    """Recomputed from the stored times alone: bytes by hand, medians as they are, no metric of the package."""
+    path, archive = published
+    browser.get(path.as_uri())
+    script = """
+        return [...document.querySelectorAll('#answer .answers tbody tr')].map(
+          (line) => [...line.cells].map((cell) => cell.textContent))
+    """
+    lines = browser.execute_script(script)
+    races: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in archive.showdown.filter(regime="stream").sort("run").iter_rows(named=True):
+        race = races.setdefault(row["point"], {})
+        if any(one["run"] != row["run"] for one in race.values()):
+            race.clear()  # a point is taken whole, from the newest run that has it
+        race[row["contender"]] = row
+    assert lines
+    for op, dtype, hidden, use, gbps, _, eager, *_ in lines:
+        sizes = [int(size) for size in re.findall(r"[0-9]+", hidden)]
+        low, high = sizes[0], sizes[-1]
+        chosen = [race for race in races.values() if among(race, op, dtype, low, high, "unaligned" in hidden)]
+        assert spanned([gbps_by_hand(race[use]) for race in chosen], "{:,.0f}") == gbps
+        faster = [race["torch_eager"]["time_us_p50"] / race[use]["time_us_p50"] for race in chosen]
+        assert spanned(faster, "{:.2f}") + "×" == eager
+
+
+def among(race: dict[str, dict[str, Any]], op: str, dtype: str, low: int, high: int, unaligned: bool) -> bool:
+    row = next(iter(race.values()))
+    odd = row["hidden"] * (4 if dtype == "fp32" else 2) % 16 != 0
+    return (row["op"], row["dtype"]) == (op, dtype) and low <= row["hidden"] <= high and odd == unaligned
+
+
+def gbps_by_hand(row: dict[str, Any]) -> float:
+    """x read and y written, gamma and, for LayerNorm, beta read, each once."""
+    parameters = 2 if row["op"] == "layernorm" else 1
+    elements = (2 * row["rows"] + parameters) * row["hidden"]
+    return elements * (4 if row["dtype"] == "fp32" else 2) / row["time_us_p50"] / 1e3
+
+
+def spanned(values: list[float], form: str) -> str:
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low}–{high}"

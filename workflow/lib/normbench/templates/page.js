@@ -112,6 +112,7 @@ const draw = async (figure) => {
   const embedded = await window.vegaEmbed(plot, fitted(spec, width), {
     ast: true, // expressions are interpreted, so the policy can forbid eval
     renderer: "svg",
+    logLevel: 1, // errors alone: a layer without rows, such as a roof that a regime lacks, warns of an infinite extent
     config: themed(width),
     actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
     downloadFileName: name,
@@ -156,7 +157,7 @@ const fillTable = (figure) => {
   if (details.open) place.append(table(kept(report.charts[figure.dataset.chart])));
 };
 
-const choose = async () => {
+const follow = async () => {
   const chosen = choices();
   for (const figure of figures) {
     const spec = report.charts[figure.dataset.chart];
@@ -172,6 +173,17 @@ const choose = async () => {
     pin(figure, null);
     fillTable(figure);
   }
+};
+
+// One choice after the other: a second one while charts are drawn would find half of the first.
+let following = Promise.resolve();
+const choose = () => {
+  document.documentElement.dataset.settled = "no";
+  following = following.then(follow);
+  const last = following;
+  last.then(() => {
+    if (last === following) document.documentElement.dataset.settled = "yes";
+  });
 };
 
 let settle;
