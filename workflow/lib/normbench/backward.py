@@ -59,11 +59,11 @@ class Sums:
 
 @dataclass(frozen=True)
 class Section:
-    """mixes: the access mix behind the ceiling of each op."""
+    """mixes: the access mixes behind the ceilings."""
 
     lines: list[Line]
     sums: list[Sums]
-    mixes: dict[str, str]
+    mixes: list[str]
 
 
 def section(one: Measured) -> Section | None:
@@ -73,7 +73,7 @@ def section(one: Measured) -> Section | None:
     lines = [_line(row, raced) for row in _ordered(backward.filter("fastest"))]
     if not lines:
         return None
-    mixes = {line.op: ops.OPS[_plain(line.op)].mix for line in lines}
+    mixes = sorted({ops.OPS[_plain(line.op)].mix for line in lines})
     names = sorted(backward.filter(pl.col("role").is_in(["ours", "baseline"]))["contender"].unique())
     return Section(lines, [sums for name in names if (sums := _sums(one, name)) is not None], mixes)
 
@@ -132,9 +132,9 @@ def _held(flags: pl.Series) -> tuple[int, int]:
 def _launches(one: Measured, mine: pl.Expr) -> int | None:
     profiled = one.profile.filter(mine)["kernels"].max()
     if profiled is not None:
-        return int(profiled)  # type: ignore[call-overload, no-any-return]
+        return int(profiled)  # type: ignore[arg-type]
     compiled = one.resources.filter(mine)["launch"].max()
-    return None if compiled is None else int(compiled) + 1  # type: ignore[call-overload, no-any-return]
+    return None if compiled is None else int(compiled) + 1  # type: ignore[arg-type]
 
 
 def held(counts: tuple[int, int]) -> str:

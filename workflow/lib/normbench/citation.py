@@ -14,7 +14,8 @@ AUTHORS = [{"name": "normbench authors"}]
 
 def text(one: Measured) -> str:
     """A CITATION.cff of the device's published runs; equal data give equal text."""
-    return yaml.safe_dump(_document(one), sort_keys=False, allow_unicode=True, width=100)
+    dumped: str = yaml.safe_dump(_document(one), sort_keys=False, allow_unicode=True, width=100)
+    return dumped
 
 
 def _document(one: Measured) -> dict[str, Any]:

@@ -64,20 +64,21 @@ class Line:
 
     @property
     def against_torch(self) -> str:
-        """Whether the output is nearer to float64 than torch's, in words; "" where it is not known."""
+        """How the error compares with torch's, in a word; "" where it is not known."""
         if self.error_ulp is None or self.torch_ulp is None:
             return ""
         if self.error_ulp == self.torch_ulp:
-            return "as torch"
-        return "more accurate than torch" if self.error_ulp < self.torch_ulp else "less accurate than torch"
+            return "the same"
+        return "smaller" if self.error_ulp < self.torch_ulp else "larger"
 
     @property
     def failing(self) -> str:
-        """What it fails: the reason without a time, else inputs outside the tolerance; "" where nothing."""
+        """What it fails: the reason without a time, else the race or inputs outside the tolerance; "" where nothing."""
         if self.status != "ok":
             return f"{self.status}: {self.reason}".rstrip(": ")
-        more = f" and {len(self.right.failed) - MOST} more" if len(self.right.failed) > MOST else ""
-        return ", ".join(self.right.failed[:MOST]) + more
+        failed = [*(["the race"] if self.accurate is False else []), *self.right.failed]
+        more = f" and {len(failed) - MOST} more" if len(failed) > MOST else ""
+        return ", ".join(failed[:MOST]) + more
 
 
 @dataclass(frozen=True)
