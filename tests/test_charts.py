@@ -15,7 +15,7 @@ import pytest
 import vl_convert
 
 import report_fixture as fixture
-from normbench import charts, document, measured, pictures
+from normbench import charts, document, measured, page, pictures
 from normbench.charts import (
     bandwidth,
     blockmap,
@@ -77,6 +77,7 @@ def test_chart_draws_as_a_png(module: Any, one: measured.Measured) -> None:
 def test_chart_says_what_it_is_and_how_to_read_it(module: Any) -> None:
     assert module.TITLE[0].isupper()
     assert module.HELP.endswith(".")
+    assert len(page.Figure("", "", module.HELP, "").reading[0]) <= 160  # a line
     assert module.NOTHING.endswith(".")
 
 

@@ -634,3 +634,25 @@ def test_compare_with_an_unknown_run_says_which_there_are(fresh: Checkout) -> No
 
     assert refused.returncode == 1
     assert "no archived run" in refused.stdout + refused.stderr
+
+
+def test_a_study_of_gradients_has_their_section_on_its_page(fresh: Checkout, tmp_path: Path) -> None:
+    """On the faked GPU, whose page says that it is no measurement."""
+    study = fresh.copy(tmp_path / "gradients")
+    study.path("tiny.yaml").write_text(
+        study.path("tiny.yaml")
+        .read_text()
+        .replace("[layernorm, rmsnorm]", "[layernorm, layernorm_bwd]")
+        .replace("[naive, triton_row]", "[naive, naive_bwd]")
+        .replace("[32, 64]", "[64]")
+    )
+    study.run("report", gpu="a")
+    html = study.path("reports", f"{TARGET}.html").read_text()
+    section = html.split('<section id="backward">')[1].split("</section>")[0]
+    raced = pl.read_parquet(study.path("results", "tables", "showdown.parquet")).filter(op="layernorm_bwd", status="ok")
+    best = raced.filter(pl.col("contender").is_in(["naive_bwd", "torch_eager"]), verdict="quotable").sort("time_us_p50")
+    assert f'{best["contender"][0]}</td><td class="n">{best["time_us_p50"][0]:.4g}</td>' in section
+    assert "(<code>read2_write1</code>)" in section
+    assert '<th scope="row">naive_bwd</th><td class="n">3</td>' in section  # its launches, as they were compiled
+    assert 'value="layernorm_bwd"' in html
+    assert "Not a measurement" in html

@@ -84,6 +84,12 @@ class Figure:
     omitted: str
     broad: bool = False
 
+    @property
+    def reading(self) -> tuple[str, str]:
+        """The first sentence of the help, which is one line on the page, and the rest of it."""
+        first, _, rest = self.help.partition(". ")
+        return (f"{first}." if rest else first), rest
+
 
 @dataclass(frozen=True)
 class Card:

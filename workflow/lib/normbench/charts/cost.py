@@ -15,10 +15,10 @@ from normbench.metrics import Drawable, drawable
 NAME = "cost"
 TITLE = "Occupancy, registers and spills against time"
 HELP = (
-    "Each mark is a tuned variant of one of our kernels at the chosen op, dtype and hidden size, on this GPU: how many "
-    "of the warps a multiprocessor can hold are resident, and how much longer it takes than the best variant of all. "
-    "Larger marks take more registers a thread; a cross spills to local memory. Memory is full long before the "
-    "multiprocessors are, so low and far left is no contradiction."
+    "Each mark is a tuned variant: how many of the warps that fit a multiprocessor are resident, and its time over "
+    "the best. Of our kernels, at the chosen op, dtype and hidden size, on this GPU. Larger marks take more "
+    "registers a thread; a cross spills to local memory. Memory is full long before the multiprocessors are, so low "
+    "and far left is no contradiction."
 )
 NOTHING = "Occupancy against time: no tuned variant has both."
 

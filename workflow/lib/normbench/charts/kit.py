@@ -157,7 +157,7 @@ def placed(frame: pl.DataFrame) -> pl.DataFrame:
 def places(frame: pl.DataFrame) -> alt.X:
     """An axis of the places of ``placed``; those of the regime that is chosen are shown."""
     values = frame["place"].drop_nulls().unique(maintain_order=True).to_list()
-    title = "hidden size (elements)" + (", or rows × hidden size" if any("×" in value for value in values) else "")
+    title = "hidden size, or rows × hidden" if any("×" in value for value in values) else "hidden size (elements)"
     return alt.X("place:O", sort=values, title=title, axis=alt.Axis(labelAngle=-45, labelOverlap=True))
 
 

@@ -13,9 +13,9 @@ from normbench.metrics import Drawable, drawable
 NAME = "noise"
 TITLE = "Noise floor (% between a contender and itself)"
 HELP = (
-    "In every race one contender runs twice, under a second name and on buffers of its own (A/A). Each point is how "
-    "far the two medians are apart; 19 of 20 races lie between the lines, and no smaller difference between "
-    "contenders means anything."
+    "How far a contender is from itself: in every race one runs twice, under a second name and on buffers of its "
+    "own (A/A). Each point is the difference of the two medians; 19 of 20 races lie between the lines, and no "
+    "smaller difference between contenders means anything."
 )
 NOTHING = "Noise floor: no race has an A/A twin with a time."
 

@@ -14,9 +14,8 @@ from normbench.metrics import Drawable
 NAME = "samples"
 TITLE = "Distribution of the samples (% from the median)"
 HELP = (
-    "Each tick is a sample of the race at the chosen op, dtype, regime and hidden size, by its distance from the "
-    "contender's median: a narrow strip is a number to trust, a second clump a clock that moved. Long lists are "
-    "thinned evenly."
+    "Each tick is a sample, by its distance from the contender's median: a narrow strip is a number to trust. A "
+    "second clump is a clock that moved. Long lists are thinned evenly, both extremes kept."
 )
 NOTHING = "Distribution of the samples: no row kept its samples."
 ROW = 24  # of the drawing
