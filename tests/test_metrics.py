@@ -257,3 +257,36 @@ def test_paths_in_commands_do_not_depend_on_where_the_checkout_lies(tmp_path: Pa
     archive = measured.Archive(showdown=race(timed("cta_row", 1e2)), **nothing, machines=(fixture.Fixture().machine(),))
     shown = measured.measured(archive, fixture.DEVICE, root=root).showdown
     assert shown["command"][0].startswith("normbench bench kernels/forward/cta_row.cu --op layernorm")
+
+
+def shortly(*races: pl.DataFrame) -> list[answers.Short]:
+    return answers.in_short(metrics.with_winners(metrics.derive(pl.concat(races), MACHINES)))
+
+
+def test_one_for_everything_is_the_cheapest_over_all_points_and_tells_its_worst() -> None:
+    (found,) = shortly(
+        race(timed("cta_row", 100.0), timed("liger", 150.0), timed("copy", 50.0), point=at(1024)),
+        race(timed("cta_row", 101.0), timed("liger", 100.0), point=at(2048)),
+        race(timed("cta_row", 130.0), timed("liger", 100.0), point=at(4096)),
+    )
+    assert (found.op, found.use, found.role) == ("rmsnorm", "cta_row", "ours")
+    assert (found.near, found.points, found.absent) == (2, 3, 0)
+    assert (found.worst, found.where) == (pytest.approx(0.3), ("bf16", 4096))
+
+
+def test_one_for_everything_has_a_time_everywhere_where_somebody_has() -> None:
+    (found,) = shortly(
+        race(timed("cta_row", 100.0), timed("liger", 150.0), point=at(1024)),
+        race(timed("liger", 100.0), timed("cta_row", 90.0, verdict="throttled"), point=at(2048)),
+    )
+    assert (found.use, found.near, found.points, found.absent) == ("liger", 1, 2, 0)
+    (alone,) = shortly(
+        race(timed("cta_row", 100.0), point=at(1024)),
+        race(timed("cta_row", 100.0), point=at(4096)),
+        race(timed("liger", 100.0), point=at(2048)),
+    )
+    assert (alone.use, alone.absent) == ("cta_row", 1)
+
+
+def test_a_study_without_a_quotable_time_has_no_one_for_everything() -> None:
+    assert shortly(race(timed("cta_row", 100.0, verdict="throttled"), point=at(1024))) == []

@@ -408,6 +408,18 @@ def test_rows_of_other_sources_say_nothing_about_the_chip() -> None:
     assert [one.shared for one in chips.spread(raced)] == [0, 0]
 
 
+def test_only_what_differs_between_devices_stands_open() -> None:
+    other = replace(SMALL, device="fixture-gpu-000002")
+    one = archive(SMALL, other)
+    machines = (one.machines[0], {**one.machines[1], "driver": "0.0.other"})
+    text = index.build(replace(one, machines=machines)).split("How the devices differ")[1]
+    shown, folded = text.split("<details", 1)
+    assert '<th scope="row">driver</th><td>0.0.fixture</td><td>0.0.other</td>' in shown
+    assert '<th scope="row">torch</th>' not in shown
+    assert '<th scope="row">torch</th>' in folded.split("</details>")[0]
+    assert "In nothing that is recorded" in index.build(one)
+
+
 def test_many_chips_of_a_model_share_one_table_and_keep_a_link_each() -> None:
     made = [replace(SMALL, device=f"fixture-gpu-{number:06x}") for number in range(index.MOST_CARDS + 2)]
 

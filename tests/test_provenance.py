@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
+import yaml
 
 import report_fixture as fixture
-from normbench import archive, collect, measured, provenance
+from normbench import archive, citation, collect, measured, provenance
 from study_fixture import Study
 
 SMALL = fixture.Fixture(ops=("rmsnorm",), dtypes=("bf16",), hidden=(2048, 4096), latency=False)
@@ -66,3 +67,17 @@ def test_another_configuration_has_another_hash(tmp_path: Path) -> None:
 
     assert None not in (one, two)
     assert one != two
+
+
+def test_the_citation_names_the_device_its_runs_and_who_made_it() -> None:
+    one = measured.measured(measured.Archive(**SMALL.tables(), machines=(SMALL.machine(),)), SMALL.device)
+    cited = yaml.safe_load(citation.text(replace(one, machine={**one.machine, "commit": "c0ffee"})))
+    own = yaml.safe_load((Path(__file__).resolve().parents[1] / "CITATION.cff").read_text())
+    assert (cited["cff-version"], cited["authors"], cited["license"]) == tuple(
+        own[name] for name in ("cff-version", "authors", "license")
+    )
+    assert SMALL.device in cited["title"]
+    assert cited["version"] == SMALL.run
+    assert (cited["date-released"], cited["commit"]) == ("2020-01-01", "c0ffee")
+    assert cited["references"][0]["version"] == own["version"]
+    assert "commit" not in yaml.safe_load(citation.text(one))
