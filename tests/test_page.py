@@ -32,6 +32,7 @@ from normbench import (
     nvbench,
     page,
     schema,
+    timing,
 )
 
 SMALL = fixture.Fixture(dtypes=("fp32", "bf16"), hidden=(1024, 2049, 4096, 65536))
@@ -308,6 +309,15 @@ def test_other_tools_files_come_before_the_text_of_the_tables(html: str) -> None
     assert names.index("normbench-tables.schema.json") < names.index(f"{fixture.DEVICE}-showdown.csv.gz")
     packed = base64.b64decode(str(links[f"{fixture.DEVICE}-nvbench.json.gz"]).split("base64,")[1])
     assert gzip.decompress(packed).decode() == nvbench.text(SMALL.tables()["showdown"], SMALL.machine())
+
+
+def test_the_method_gives_the_limits_of_the_verdicts_and_what_a_launch_moves(html: str) -> None:
+    method = html.split('id="method"')[1].split("</section>")[0]
+    assert "reads x (rows × hidden), gamma (hidden), beta (hidden); writes y (rows × hidden)" in method
+    assert "reads x (rows × hidden), gamma (hidden); writes y (rows × hidden)" in method
+    assert f"fewer than {timing.MIN_SAMPLES} samples" in method
+    assert "is over 5% of its median" in method
+    assert set(page.VERDICTS) == set(schema.VERDICTS)
 
 
 def test_a_page_says_where_its_numbers_come_from() -> None:

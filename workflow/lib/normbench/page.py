@@ -29,22 +29,25 @@ from normbench import (
     pictures,
     provenance,
     sheets,
+    timing,
 )
 from normbench.charts import kit, theme
 from normbench.cli import UserError
 from normbench.measured import Measured
+from normbench.points import Point
 
 MOST_BYTES = 5_000_000  # of a page
 LEAD = re.compile(r"^([A-Z][\w ,-]{2,40}): +(.*)$")
 FOREMOST = 3  # findings that stand open
 ENOUGH = 50_000  # bytes kept free for what stands around the downloads
+# in the order in which timing.verdict objects
 VERDICTS = {
-    "quotable": "the interval is narrow, the clock level, the card ours alone",
-    "clock_drift": "the SM clock moved over the timed window",
-    "throttled": "the GPU reported a throttle reason during the window",
+    "quotable": "none of the objections below, the first of which is the verdict",
     "shared_gpu": "another process was computing on the card",
-    "too_few": "fewer samples were accepted than an interval needs",
-    "below_resolution": "the time is too close to what the timer can tell apart",
+    "too_few": f"fewer than {timing.MIN_SAMPLES} samples were accepted, so the median has no useful interval",
+    "below_resolution": f"the median is under {timing.RESOLUTION_US} µs, the tick of a CUDA event",
+    "throttled": f"NVML gave a reason to slow down during the window: bits {timing.THROTTLED:#x} of its clock events",
+    "clock_drift": f"highest less lowest SM clock of the window is over {timing.CLOCK_SPREAD:.0%} of its median",
 }
 
 
@@ -134,6 +137,7 @@ def build(one: Measured, title: str = "normbench") -> str:
         "study": sorted((one.machine.get("study") or {}).items()),
         "verdicts": _verdicts(one),
         "ops": [ops.OPS[name] for name in sorted(one.stored["showdown"]["op"].unique()) if name in ops.OPS],
+        "traffic": _traffic(one),
         "bytes_rule": _paragraph(ops.compulsory_bytes),
         "tolerance_rule": _tolerance_rule(one),
         "metrics": [
@@ -272,6 +276,17 @@ def _tolerance_rule(one: Measured) -> str:
     kinds = {ops.OPS[name].backward for name in one.stored["showdown"]["op"].unique() if name in ops.OPS}
     rules = {False: ops.tolerance, True: gradients.tolerance}
     return "\n\n".join(inspect.getdoc(rules[kind]) or "" for kind in sorted(kinds or {False}))
+
+
+def _traffic(one: Measured) -> dict[str, str]:
+    """By op, in its default form: the tensors a launch reads and writes, with their elements."""
+    sizes = {name: "rows × hidden" for name in ops.LARGE} | {name: "hidden" for name in ops.PARAMETERS}
+
+    def listed(names: list[str]) -> str:
+        return ", ".join(f"{name} ({sizes.get(name, 'rows')})" for name in names)
+
+    points = (Point(name, "fp32", 1, 1) for name in ops.OPS if name in one.stored["showdown"]["op"].unique())
+    return {point.op: f"reads {listed(ops.inputs(point))}; writes {listed(ops.outputs(point))}" for point in points}
 
 
 def _paragraph(function: Any) -> str:
