@@ -112,11 +112,12 @@ class Ours:
         return self.kernel.variants(blocks, self._names(tensors.point, gpu, tensors.alignment()))
 
     def _scratch(self, names: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
-        """Working memory of one bound launch, by name, as nobody has written it."""
-        return {
-            name: gpu.torch.empty(int(kernelfile.evaluate(size, names)), dtype=gpu.torch.uint8, device=gpu.device)
-            for name, size in self.kernel.scratch.items()
-        }
+        """Working memory of one bound launch, by name, as nobody has written it unless the header wants zeros."""
+        found = {}
+        for name, size in self.kernel.scratch.items():
+            make = gpu.torch.zeros if name in self.kernel.zeroed else gpu.torch.empty
+            found[name] = make(int(kernelfile.evaluate(size, names)), dtype=gpu.torch.uint8, device=gpu.device)
+        return found
 
     @staticmethod
     def _names(point: Point, gpu: Gpu, aligned: int) -> dict[str, Any]:
@@ -168,7 +169,7 @@ class CudaKernel(Ours):
         scratch = self._scratch(names, gpu)
         if not tensors.point.rows:
             return empty(tensors)
-        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.launches]
+        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.launched(names)]
         return CudaLaunch(steps, tensors.outputs(), scratch)
 
     def _step(
@@ -200,7 +201,7 @@ class CudaKernel(Ours):
     def static(self, point: Point, variant: Variant) -> dict[str, int]:
         names = kernelfile.launch_names(point, 0, 0, 16) | variant
         found: dict[str, int] = {}
-        for launch in self.kernel.launches:
+        for launch in self.kernel.launched(names):
             key = f"{point.op} {canonical_json(variant)} {launch.symbol(names)}"
             _worst(found, self._resources.get(key, {}))
         return found

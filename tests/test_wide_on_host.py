@@ -1,0 +1,193 @@
+"""The kernels for few and long rows as C++ on the host: torch's order bit for bit, the others against float64.
+
+tests/host_shim says what this can find and what it cannot; that a GPU's reciprocals and roots are the host's is not known here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from normbench import kernelfile, nvrtc, ops
+from normbench.kernelfile import Kernel
+from normbench.points import Point, Semantics
+from normbench.tensors import Tensors, make_outputs
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import torch_order_fixture as order  # noqa: E402
+from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
+
+AFFINES: tuple[dict[str, bool], ...] = ({}, {"beta": False}, {"gamma": False}, {"gamma": False, "beta": False})
+SM_COUNT = 3  # so that a grid which stays takes several rows, and a row several blocks
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One variant at one point. kind: of the values of x."""
+
+    point: Point
+    kind: str
+    names: dict[str, Any]
+    variant: dict[str, int]
+
+    def __str__(self) -> str:
+        point = self.point
+        return f"{point.op} {point.dtype} {point.shape} {point.semantics} {self.kind} {self.variant}"
+
+
+def kernel_of(stem: str, root: Path = ROOT) -> Kernel:
+    return kernelfile.load(root / "kernels" / "wide" / f"{stem}.cu")
+
+
+def job_of(kernel: Kernel, point: Point, kind: str, draw: random.Random) -> Job | None:
+    """A job with a variant drawn from those that serve the point; None where none does."""
+    names = kernelfile.launch_names(point, 90, SM_COUNT, kernelfile.pitch_alignment(point)) | {"blocks_per_sm": 1}
+    variants = [] if kernel.refusal(names) else kernel.variants([256], names)
+    if not variants:
+        return None
+    variant = draw.choice(variants)
+    return Job(point, kind, names | variant, variant)
+
+
+def values(job: Job) -> Any:
+    import torch
+
+    shape = (job.point.rows, job.point.hidden)
+    if job.kind == "constant":
+        return torch.full(shape, 1e4)
+    if job.kind == "strange":
+        x = torch.randn(shape)
+        for row, value in enumerate((float("nan"), float("inf"), float("-inf"))[: job.point.rows]):
+            x[row, job.point.hidden // 3] = value
+        return x
+    return torch.randn(shape) * (1e-3 if job.kind == "tiny" else 1) + (1000.0 if job.kind == "offset" else 0.0)
+
+
+def tensors_of(job: Job) -> Tensors:
+    import torch
+
+    torch.manual_seed(job.point.hidden)
+    dtype = ops.torch_dtype(job.point.dtype)
+    params = {"gamma": torch.randn(job.point.hidden), "beta": torch.randn(job.point.hidden)}
+    present = {"gamma": ops.has_gamma(job.point), "beta": ops.has_beta(job.point)}
+    inputs = {name: value.to(dtype) if present[name] else None for name, value in params.items()}
+    pitch = job.point.row_stride
+    x = torch.full((job.point.rows, pitch), torch.nan, dtype=dtype)[:, : job.point.hidden]
+    x.copy_(values(job).to(dtype))
+    return Tensors(job.point, {"x": x, **inputs}, make_outputs(job.point, torch.device("cpu")))
+
+
+def build(kernel: Kernel, jobs: list[Job], folder: Path) -> tuple[ctypes.CDLL, list[str]]:
+    symbols = sorted({launch.symbol(job.names) for job in jobs for launch in kernel.launched(job.names)})
+    headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
+    return shim.build(kernel, symbols, headers, folder), symbols
+
+
+def run(kernel: Kernel, built: tuple[ctypes.CDLL, list[str]], job: Job, repeats: int = 1) -> Tensors:
+    """The tensors of a job after its launches. Blocks that stay, of a cooperative launch, run side by side."""
+    import torch
+
+    library, symbols = built
+    tensors = tensors_of(job)
+    pointers = {name: tensors.get(name) for name in shim.POINTERS}
+    scratch = []
+    for name, size in kernel.scratch.items():
+        made = 0 if name in kernel.zeroed else 0xED
+        scratch.append(torch.full((int(kernelfile.evaluate(size, job.names)),), made, dtype=torch.uint8))
+    point = job.point
+    scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
+    scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden}
+    for _ in range(repeats):
+        tensors.poison()
+        for launch in kernel.launched(job.names):
+            grid, block, smem = (
+                int(kernelfile.evaluate(text, job.names)) for text in (launch.grid[0], launch.block[0], launch.smem)
+            )
+            shape = shim.Shape(grid, block, smem, grid if launch.cooperative else 1, tuple(job.variant.values()))
+            shim.launch(library, symbols.index(launch.symbol(job.names)), shape, pointers, scratch, **scalars)
+    return tensors
+
+
+def torch_order_jobs(kernel: Kernel, count: int) -> list[Job]:
+    """Random shapes, types and affine forms; every distribution that the study compares bits on."""
+    draw = random.Random(kernel.stem)
+    found: list[Job] = []
+    while len(found) < count:
+        hidden = 4 * draw.choice([1, 2, 31, 32, 33, 127, 128, 129, 500, draw.randint(1, 3000), draw.randint(2048, 5200)])
+        rows = draw.choice([1, 2, 3, 9]) if hidden > 4000 else draw.choice([1, 3, 7, 70])
+        semantics = Semantics(
+            stats=True,
+            eps=draw.choice([1e-5, 1e-3, 0.0]),
+            row_stride=draw.choice([None, hidden + 8]),
+            **draw.choice(AFFINES),
+        )
+        op = draw.choice(["layernorm", "layernorm", "rmsnorm"])
+        point = Point(op, draw.choice(kernel.dtypes), rows, hidden, "wide", semantics)
+        kind = draw.choice(["normal", "normal", "offset", "constant", "tiny", "strange"])
+        job = job_of(kernel, point, kind, draw)
+        if job is not None:
+            found.append(job)
+    return found
+
+
+def wrong_bits(job: Job, tensors: Tensors) -> str | None:
+    """Which output has other bits than torch's order gives, or None."""
+    import torch
+
+    point = job.point
+    x, gamma, beta = (tensors.inputs[name] for name in ("x", "gamma", "beta"))
+    wide = [None if tensor is None else tensor.float().numpy() for tensor in (x, gamma, beta)]
+    y, mean, rstd = order.norm(*wide, point.semantics.eps, point.op == "layernorm")
+    right = {"y": torch.from_numpy(y).to(ops.torch_dtype(point.dtype)).float().numpy(), "mean": mean, "rstd": rstd}
+    for name, found in tensors.outputs().items():
+        if not same(found.float().numpy(), right[name]):
+            return name
+    return None
+
+
+def same(left: Any, right: Any) -> bool:
+    """Bit for bit, but that the host has many NaNs and a GPU one."""
+    left, right = (np.where(np.isnan(array), np.float32(np.nan), array).astype(np.float32) for array in (left, right))
+    return bool((left.view(np.int32) == right.view(np.int32)).all())
+
+
+@pytest.fixture(scope="module")
+def ordered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Kernel, list[Job], tuple[ctypes.CDLL, list[str]]]:
+    kernel = kernel_of("wide_torch_order")
+    jobs = torch_order_jobs(kernel, 120)
+    return kernel, jobs, build(kernel, jobs, tmp_path_factory.mktemp("order"))
+
+
+def test_an_fma_that_rounds_twice_passes_for_one() -> None:
+    """The exact result lies just beside the middle of two float32 values, by less than float64 holds."""
+    one, tiny = np.float32(1), np.float32(2.0**-60)
+    a, b = np.float32(1 + 2.0**-12), np.float32(1 + 2.0**-12)  # 1 + 2^-11 + 2^-24: the middle
+    assert order.fma(a, b, tiny) == np.nextafter(np.float32(1 + 2.0**-11), np.float32(2))
+    assert order.fma(a, b, -tiny) == np.float32(1 + 2.0**-11)
+    assert order.fma(-a, b, -tiny) == -order.fma(a, b, tiny)
+    assert np.isnan(order.fma(np.float32(np.inf), np.float32(0), one))
+
+
+def test_torch_order_has_other_bits_than_torchs_order(
+    ordered: tuple[Kernel, list[Job], tuple[ctypes.CDLL, list[str]]],
+) -> None:
+    kernel, jobs, built = ordered
+    used = {(name, value) for job in jobs for name, value in job.variant.items()}
+    assert used >= {(name, value) for name, axis in kernel.axes.items() for value in axis}, "an axis is not tried"
+    wrong = [(str(job), name) for job in jobs if (name := wrong_bits(job, run(kernel, built, job)))]
+    assert wrong == []
