@@ -74,6 +74,7 @@
 // elements at 1980 MHz. RMSNorm has torch's bits where torch launches ATen's kernel for it.
 
 #include "common/async_ptx.cuh"
+#include "common/band.cuh"
 #include "common/torch_order.cuh"
 
 // One warp of a row's chains. STAGES: chunks that are on their way to shared memory, or there.
@@ -201,57 +202,25 @@ wide_chains(const T* __restrict__ x, float4* __restrict__ merged, int hidden, lo
     if (lane == 0) merged[blockIdx.x] = chain.word();
 }
 
-// Writes a tile of columns of up to ROWS rows. N: elements a thread. TILES: which blocks stand side by side, those of a row (0)
-// or those of the same columns (1).
+// Writes, with what the four warps of a row found.
 template <typename T, int NORM, int N, int TILES, int ROWS>
 __global__ void __launch_bounds__(512)
 wide_apply(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
            float* __restrict__ mean, float* __restrict__ rstd, const float4* __restrict__ merged, long long rows, int hidden,
            long long x_stride, long long y_stride, float eps) {
-    constexpr int AHEAD = ROWS < 4 ? ROWS : 4;  // rows that are requested together
-    using Values = Pack<T, N>;
     __shared__ TorchMoments moments[ROWS];
-    const int width = static_cast<int>(blockDim.x) * N;
-    const int columns = (hidden + width - 1) / width;
-    const long long bands = (rows + ROWS - 1) / ROWS;
-    const long long band = TILES ? blockIdx.x % bands : blockIdx.x / columns;
-    // the columns that were read last come first: some of them are still in L2
-    const int tile = columns - 1 - static_cast<int>(TILES ? blockIdx.x / bands : blockIdx.x % columns);
-    const long long top = band * ROWS;
-    const int count = rows - top < ROWS ? static_cast<int>(rows - top) : ROWS;
-    const int column = tile * width + static_cast<int>(threadIdx.x) * N;
-    const bool inside = column < hidden;
-    const int safe = inside ? column : 0;
-
-    if (static_cast<int>(threadIdx.x) < count) {
-        const long long row = top + threadIdx.x;
+    Band<T, N, TILES, ROWS> band(rows, hidden);
+    band.request(x, x_stride);
+    if (static_cast<int>(threadIdx.x) < band.count) {
+        const long long row = band.top + threadIdx.x;
         moments[threadIdx.x] = TorchMoments::of<NORM>(merged + row * 4, hidden, eps);
-        if (tile == 0) moments[threadIdx.x].save(mean, rstd, row);
+        if (band.tile == 0) moments[threadIdx.x].save(mean, rstd, row);
     }
-    Values ahead[AHEAD];
-    const auto request = [&](int r) {
-#pragma unroll
-        for (int k = 0; k < AHEAD; ++k) {
-            if (r + k < count) ahead[k] = Values::once(x + (top + r + k) * x_stride + safe);
-        }
-    };
-    request(0);
-    const TorchAffine<T, N> affine(gamma, beta, safe);
+    const TorchAffine<T, N> affine(gamma, beta, band.column);
     __syncthreads();
-    if (!inside) return;
-#pragma unroll 1
-    for (int r = 0; r < count; r += AHEAD) {
-        if (r > 0) request(r);
-#pragma unroll
-        for (int k = 0; k < AHEAD; ++k) {
-            if (r + k < count) {
-                float values[N];
-                ahead[k].unpack(values);
-                moments[r + k].template apply<NORM>(values, affine.scaled, affine.gamma, affine.beta);
-                Values::packed(values).to(y + (top + r + k) * y_stride + column);
-            }
-        }
-    }
+    band.write(x, x_stride, y, y_stride, [&](float(&values)[N], int row) {
+        moments[row].template apply<NORM>(values, affine.scaled, affine.gamma, affine.beta);
+    });
 }
 
 // A row a block, as torch has it: for rows that are many, or short. What a thread holds last it does not read again.
