@@ -1,6 +1,7 @@
 """The kernels for few and long rows as C++ on the host: torch's order bit for bit, the others against float64.
 
-tests/host_shim says what this can find and what it cannot; that a GPU's reciprocals and roots are the host's is not known here.
+tests/host_shim says what this can find and what it cannot; whether a GPU's reciprocals and roots are the host's is not
+known here.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def kernel_of(stem: str, root: Path = ROOT) -> Kernel:
 
 
 def job_of(kernel: Kernel, point: Point, kind: str, draw: random.Random, seen: set[tuple[str, int]]) -> Job | None:
-    """A job with a variant drawn from those that serve the point and show most that is new; None where none serves it."""
+    """A job with a variant drawn from those that show most that is new; None where none serves the point."""
     names = kernelfile.launch_names(point, 90, SM_COUNT, kernelfile.pitch_alignment(point)) | {"blocks_per_sm": 1}
     variants = [] if kernel.refusal(names) else kernel.variants([256], names)
     if not variants:
@@ -130,7 +131,9 @@ def torch_order_jobs(kernel: Kernel, count: int) -> list[Job]:
     found: list[Job] = []
     seen: set[tuple[str, int]] = set()
     while len(found) < count:
-        hidden = 4 * draw.choice([1, 2, 31, 32, 33, 127, 128, 129, 500, draw.randint(1, 3000), draw.randint(2048, 5200)])
+        hidden = 4 * draw.choice(
+            [1, 2, 31, 32, 33, 127, 128, 129, 500, draw.randint(1, 3000), draw.randint(2048, 5200)]
+        )
         rows = draw.choice([1, 2, 3, 9]) if hidden > 4000 else draw.choice([1, 3, 7, 70])
         semantics = Semantics(
             stats=True,

@@ -1,7 +1,7 @@
-"""The arithmetic of torch's vectorised CUDA LayerNorm, and of ATen's RMSNorm, in NumPy: what has its bits must agree here.
+"""The arithmetic of torch's vectorised CUDA LayerNorm, and of ATen's RMSNorm, in NumPy: what has its bits agrees here.
 
-Written from the description in kernels/common/torch_order.cuh and the card of wide_torch_order, apart from their code: all
-rows and chains at once, every operation in float32, and an fma that rounds once.
+Written from the description in words that kernels/common/torch_order.cuh gives too, apart from its code: all rows and
+chains at once, every operation in float32, and an fma that rounds once.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def fma(a: Array, b: Array, c: Array) -> Array:
     """a * b + c of float32 arrays, rounded once.
 
     The product is exact in float64. Of the sum, TwoSum gives what float64 loses; where that is not nothing the sum is
-    made odd in its last bit on the side of the loss, so that rounding it to float32 is rounding the exact value (Boldo and
-    Melquiond 2008).
+    made odd in its last bit on the side of the loss, so that rounding it to float32 is rounding the exact value (Boldo
+    and Melquiond 2008).
     """
     with np.errstate(all="ignore"):
         product, added = np.float64(a) * np.float64(b), np.float64(c)
