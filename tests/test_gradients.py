@@ -399,6 +399,7 @@ class Planted:
     """Right gradients, handed to ``deed`` before they are written."""
 
     stem, lang, sha, copies, jit = "planted", "torch", "", False, ""
+    regimes, compiler = ("stream",), None
 
     def __init__(self, deed: Callable[[Tensors, Outputs, dict[str, Any]], None]) -> None:
         self.deed = deed

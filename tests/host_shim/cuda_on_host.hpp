@@ -264,6 +264,12 @@ inline void launch(const Shape& shape, const std::function<void()>& body) {
 
 inline float rsqrtf(float value) { return 1.0f / std::sqrt(value); }
 inline float __fdividef(float a, float b) { return a / b; }
+// the compiler is told not to contract, so each of these is one operation, rounded once
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 template <typename To, typename From>
 To bit_copy(From from) {
     To to;

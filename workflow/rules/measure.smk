@@ -158,7 +158,7 @@ rule showdown:
     shell:
         "normbench showdown --target {wildcards.target} --op {wildcards.op} --kernels {input.kernels:q}"
         " --builds {input.builds} --cases {input.cases} --baselines {params.baselines:q} --sweep {input.sweep}"
-        " --machine {input.machine} --ceilings {input.ceilings} --out {output.showdown}"
+        " --machine {input.machine} --ceilings {input.ceilings} --warm {input.warm} --out {output.showdown}"
         " --own-cores {resources.own_cores} > {log} 2>&1"
 
 

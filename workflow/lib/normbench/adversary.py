@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from normbench import ops
+from normbench import eager, ops, wide
 from normbench.check import Expected, Verdict, check, check_copy, expect, expect_columns, yardstick
 from normbench.contenders import CompileError, Contender, Ours, Unsupported, load
 from normbench.gpu import DeviceLost, Gpu, Launch
@@ -25,7 +25,7 @@ from normbench.tensors import (
     saved_statistics,
     set_bytes,
 )
-from normbench.trial import Failure, columns, failure_of, identity
+from normbench.trial import Failure, columns, failure_of, identity, with_stream
 from normbench.worker import Session
 
 
@@ -46,6 +46,13 @@ def _cases(task: dict[str, Any], contender: Contender) -> Iterator[Case]:
             for case in every(op, dtype):
                 if not contender.jit or case.name in JIT_CASES:
                     yield case
+            if wide.REGIME in contender.regimes and task.get("wide"):
+                yield from (case for case in wide.cases(op, dtype, task["wide"]) if _given(case, contender))
+
+
+def _given(case: Case, contender: Contender) -> bool:
+    """Of the wide cases a baseline gets those that ask for no statistics, which most of them hand out to nobody."""
+    return isinstance(contender, Ours) or not case.point.semantics.stats
 
 
 class Attempt:
@@ -54,6 +61,7 @@ class Attempt:
     def __init__(self, session: Session, contender: Contender, case: Case, unit: str) -> None:
         self.task, self.gpu, self.channel = session.task, session.gpu, session.channel
         self.contender, self.case, self.unit = contender, case, unit
+        self._known: Expected | None = None
 
     def run(self) -> None:
         row = identity(self.case.point, self.contender, None, self.task) | {"case": self.case.name}
@@ -76,7 +84,8 @@ class Attempt:
         reason = self.contender.refusal(point, self.gpu)
         if reason:
             raise Failure("skipped", reason, {})
-        need = 1.5 * set_bytes(point)
+        # a reference, tolerance and ulp of all of it, and copies to compare; of a large case none of that
+        need = 1.5 * set_bytes(point) + (0 if self.case.large else 32 * point.rows * point.hidden)
         if need > self.gpu.free_bytes():
             raise Failure("skipped", f"needs {need / 1e9:.1f} GB of device memory", {}, PASSING)
         tensors = place(self.case, self.gpu)
@@ -105,17 +114,22 @@ class Attempt:
         }
 
     def _expected(self, tensors: Tensors) -> Expected:
-        """Of the rows that are compared; column sums of all rows."""
+        """Of the rows that are compared; column sums of all rows. Made once, for all variants."""
+        if self._known is not None:
+            return self._known
         given = self._judged_part(tensors.inputs)
         expected = expect(self.case.point.with_rows(len(given["x"])), given, with_torch=not self.case.large)
         if self.case.large:
             expected.targets |= expect_columns(self.case.point, tensors.inputs)
+        self._known = expected
         return expected
 
     def _variant(self, tensors: Tensors, variant: Variant) -> dict[str, Any]:
         main = ops.OPS[self.case.point.op].main
         try:
             launch = self.contender.bind(tensors, variant, self.gpu)
+            if self.case.replayed:
+                launch = self._captured(tensors, launch)
             before = tensors.fingerprint()
             outputs, first = self._launched(tensors, launch)
             whole = not self.case.large or not any(bool(poisoned(part).any()) for part in chunks(outputs[main]))
@@ -135,6 +149,8 @@ class Attempt:
             raise failure_of(error, self.gpu) from error
         row = columns(verdict) | {"failing_elements": verdict.failing_elements, "deterministic": same}
         row |= {"status": verdict.status, "reason": verdict.reason, "variant": canonical_json(variant)}
+        if verdict.bitwise_torch is not None:
+            row |= eager.claim(self.case.point, tensors.inputs, self.gpu) | {"compiler": self.contender.compiler}
         if verdict.ok and not later.ok:
             row |= {"status": later.status, "reason": f"right once, then not: {later.reason}"}
         if not whole:
@@ -144,6 +160,22 @@ class Attempt:
         if tensors.fingerprint() != before:
             row |= {"status": "wrong", "reason": "wrote to its inputs"}
         return row
+
+    def _captured(self, tensors: Tensors, launch: Launch) -> Launch:
+        """The launch as a graph that was captured, and replayed once, while all inputs had other values."""
+        own = {name: tensor.clone() for name, tensor in tensors.inputs.items() if tensor is not None}
+        for name in own:
+            tensors.inputs[name].mul_(-0.5)  # type: ignore[union-attr]
+        replay = self.gpu.capture([launch], 1)
+        with_stream(self.gpu, replay)
+        for name, values in own.items():
+            tensors.inputs[name].copy_(values)  # type: ignore[union-attr]
+
+        def again() -> dict[str, Any]:
+            with_stream(self.gpu, replay)
+            return replay.outputs[0]
+
+        return again
 
     def _launched(self, tensors: Tensors, launch: Launch, poison: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
         """Outputs of one launch, and a copy of what is compared of them."""
@@ -182,10 +214,13 @@ def place(case: Case, gpu: Gpu) -> Tensors:
     on_device = torch.Generator(gpu.device).manual_seed(generator.initial_seed())
     # halves, so that the sum of an add op has the value that its norm is to meet
     share = 2 if ops.OPS[point.op].adds else 1
-    values = None if case.large else (case.x(torch, shape, generator) / share).to(dtype)
+    made_there = case.large or case.fill is not None
+    values = None if made_there else (case.x(torch, shape, generator) / share).to(dtype)
     for name in large:
         inputs[name] = guarded(shape, dtype, gpu.device, point.row_stride, case.shift.get(name, 0)).view
-        if values is None:
+        if case.fill is not None:
+            case.fill(inputs[name], on_device)
+        elif values is None:
             for part in chunks(inputs[name]):
                 part.normal_(generator=on_device)
         elif name == "x" or ops.OPS[point.op].adds:

@@ -88,7 +88,7 @@ def compile_launched(kernel: Kernel, arch: int, launched: list[dict[str, Any]], 
     Raises:
         CompileError: the kernel has an error.
     """
-    symbols = {launch.symbol(names) for names in launched for launch in kernel.launches}
+    symbols = {launch.symbol(names) for names in launched for launch in kernel.launched(names)}
     sizes = sorted({names["block"] for names in launched if "block" in names})
     entries = [entry for entry in entries_of(kernel, sizes, arch) if entry["symbol"] in symbols]
     _compile(kernel, arch, entries, out, lineinfo)
@@ -117,6 +117,8 @@ def entries_of(kernel: Kernel, block_sizes: list[int], arch: int) -> list[dict[s
     entries = []
     for names in kernel.compilations(block_sizes, arch):
         for index, launch in enumerate(kernel.launches):
+            if not kernelfile.evaluate(launch.when, names):
+                continue
             entries.append(
                 {
                     "contender": kernel.stem,

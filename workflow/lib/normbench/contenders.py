@@ -24,7 +24,7 @@ from normbench.check import yardstick
 from normbench.gpu import FakeGpu, Gpu, Launch
 from normbench.kernelfile import Kernel, Variant
 from normbench.points import Point, canonical_json, short_hash
-from normbench.sources import constant, regimes
+from normbench.sources import constant, regimes, version
 from normbench.tensors import Tensors
 
 PORTABLE_CLUSTER = 8  # blocks, on every architecture that has clusters
@@ -44,6 +44,7 @@ class Contender(Protocol):
     copies: bool  # copies x to y: the yardstick, not a norm
     jit: str  # "hidden" or "rows" for a baseline that compiles each at its first call; else ""
     regimes: tuple[str, ...]  # of a study, that it is measured in
+    compiler: str | None  # and its version, where we know what compiled it
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None: ...
 
@@ -100,6 +101,7 @@ class Ours:
         self.kernel = kernel
         self.stem, self.lang, self.sha = kernel.stem, kernel.lang, kernel.sha
         self.regimes = kernel.regimes
+        self.compiler: str | None = None
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None:
         return self.kernel.refusal(self._names(point, gpu, kernelfile.pitch_alignment(point)))
@@ -112,11 +114,12 @@ class Ours:
         return self.kernel.variants(blocks, self._names(tensors.point, gpu, tensors.alignment()))
 
     def _scratch(self, names: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
-        """Working memory of one bound launch, by name, as nobody has written it."""
-        return {
-            name: gpu.torch.empty(int(kernelfile.evaluate(size, names)), dtype=gpu.torch.uint8, device=gpu.device)
-            for name, size in self.kernel.scratch.items()
-        }
+        """Working memory of one bound launch, by name, as nobody has written it unless the header wants zeros."""
+        found = {}
+        for name, size in self.kernel.scratch.items():
+            make = gpu.torch.zeros if name in self.kernel.zeroed else gpu.torch.empty
+            found[name] = make(int(kernelfile.evaluate(size, names)), dtype=gpu.torch.uint8, device=gpu.device)
+        return found
 
     @staticmethod
     def _names(point: Point, gpu: Gpu, aligned: int) -> dict[str, Any]:
@@ -129,6 +132,7 @@ class CudaKernel(Ours):
     def __init__(self, kernel: Kernel, build: Path) -> None:
         super().__init__(kernel)
         self.build = json.loads(build.read_text())
+        self.compiler = self.build.get("compiler")
         self.binary = build.with_suffix(".cubin").read_bytes()
         self.table = build.with_suffix(".parquet")
         self.sha = short_hash(kernel.sha + short_hash(self.binary, 32), 32)
@@ -168,7 +172,7 @@ class CudaKernel(Ours):
         scratch = self._scratch(names, gpu)
         if not tensors.point.rows:
             return empty(tensors)
-        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.launches]
+        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.launched(names)]
         return CudaLaunch(steps, tensors.outputs(), scratch)
 
     def _step(
@@ -200,7 +204,7 @@ class CudaKernel(Ours):
     def static(self, point: Point, variant: Variant) -> dict[str, int]:
         names = kernelfile.launch_names(point, 0, 0, 16) | variant
         found: dict[str, int] = {}
-        for launch in self.kernel.launches:
+        for launch in self.kernel.launched(names):
             key = f"{point.op} {canonical_json(variant)} {launch.symbol(names)}"
             _worst(found, self._resources.get(key, {}))
         return found
@@ -291,6 +295,7 @@ class TritonKernel(Ours):
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
+        self.compiler = f"Triton {version('triton')}"
         self._static: dict[str, dict[str, int]] = {}
 
     @cached_property
@@ -350,6 +355,7 @@ class External:
     copies = False
     jit = ""
     regimes: tuple[str, ...] = schema.USUAL_REGIMES
+    compiler: str | None = None
 
     def __init__(self, stem: str, lang: str, sha: str, load: Callable[[bool], Any]) -> None:
         """``load``: whether gradients are wanted, to the function that prepares them."""

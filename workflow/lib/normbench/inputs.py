@@ -14,6 +14,7 @@ from normbench.ops import OPS
 from normbench.points import Point, Semantics
 
 Recipe = Callable[[Any, tuple[int, int], Any], Any]  # (torch, shape, generator) -> float64 values
+Fill = Callable[[Any, Any], None]  # (tensor, generator of its device): writes values into a tensor of its own type
 
 HIDDEN = (1, 2, 3, 31, 33, 64, 128, 512, 768, 1023, 1024, 1025, 1500, 2049, 16384, 32768, 50257)
 INT32_ELEMENTS = 2**31  # beyond what a 32-bit offset can tell apart
@@ -29,7 +30,8 @@ class Case:
     dy: of a backward op, N(0.5, 1) where none is given, so that the mean of g is not zero. repeats: further launches
     into the same buffers, with the last answers still there.
     blocks: threads a block to try, instead of the study's. large: x ~ N(0, 1) is made on the device and judged by the
-    rows at both ends and where its elements pass 2^31; all of y must have been written.
+    rows at both ends and where its elements pass 2^31; all of y must have been written. fill: x is made on the device,
+    and all of it judged. replayed: the launch is captured with other values in its inputs and replayed with these.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Case:
     large: bool = False
     dy: Recipe | None = None
     repeats: int = 0
+    fill: Fill | None = None
+    replayed: bool = False
 
     def judged_rows(self) -> list[int]:
         """Rows of a large case that are compared with the reference."""

@@ -129,7 +129,10 @@ def evaluate(expression: str | int, names: Names) -> Any:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: name expression and geometry, all as expressions over ``launch_names``."""
+    """One kernel launch: name expression and geometry, all as expressions over ``launch_names``.
+
+    when: variants that make this launch, by their axes; the others leave it out.
+    """
 
     name: str
     grid: tuple[str, ...]
@@ -138,6 +141,7 @@ class Launch:
     smem: str = "0"
     cluster: str = "0"
     cooperative: bool = False
+    when: str = "1"
 
     def symbol(self, names: Names) -> str:
         """The NVRTC name expression of one variant."""
@@ -156,6 +160,7 @@ class Skip:
 class Kernel:
     """One contender of ours. ``card`` is the prose under the header; ``sha`` covers the file and what it includes.
 
+    zeroed: scratch that holds zeros before the first launch; the rest holds anything.
     regimes: those of a study that it is measured in; by hand it may be asked for any work.
     """
 
@@ -172,7 +177,12 @@ class Kernel:
     launches: tuple[Launch, ...]
     card: str
     sha: str
+    zeroed: tuple[str, ...] = ()
     regimes: tuple[str, ...] = schema.USUAL_REGIMES
+
+    def launched(self, names: Names) -> list[Launch]:
+        """The launches that a variant makes; ``names`` hold its axes."""
+        return [launch for launch in self.launches if evaluate(launch.when, names)]
 
     def refusal(self, names: Names) -> str | None:
         """Why this kernel does not serve the work, or None. ``names`` as from ``launch_names``."""
@@ -316,8 +326,8 @@ def _file_line(message: str, first: int) -> str:
     return re.sub(r"line (\d+)", lambda match: f"line {int(match[1]) + first - 1}", message)
 
 
-_KEYS = {"summary", "ops", "dtypes", "regimes", "where", "skip", "axes", "scratch", "launches"}
-_LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative"}
+_KEYS = {"summary", "ops", "dtypes", "regimes", "where", "skip", "axes", "scratch", "zeroed", "launches"}
+_LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative", "when"}
 
 
 def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
@@ -344,6 +354,7 @@ def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
         launches=launches,
         card=card,
         sha=_sha(path, text),
+        zeroed=_zeroed(path, values),
         regimes=_regimes(path, values.get("regimes", schema.USUAL_REGIMES)),
     )
     _check_expressions(kernel)
@@ -354,6 +365,13 @@ def _known(path: Path, values: Names, known: set[str], where: str) -> None:
     for key in values:
         if key not in known:
             raise KernelError(f"{path}: unknown key {where}{key!r}; known: {', '.join(sorted(known))}")
+
+
+def _zeroed(path: Path, values: dict[str, Any]) -> tuple[str, ...]:
+    for name in values.get("zeroed", ()):
+        if name not in values.get("scratch", {}):
+            raise KernelError(f"{path}: zeroed names {name!r}, which is no scratch")
+    return tuple(values.get("zeroed", ()))
 
 
 def _regimes(path: Path, names: Iterable[str]) -> tuple[str, ...]:
@@ -381,7 +399,7 @@ def _launch(path: Path, entry: dict[str, Any]) -> Launch:
 def _check_expressions(kernel: Kernel) -> None:
     expressions = [*kernel.where, *(skip.when for skip in kernel.skip), *kernel.scratch.values()]
     for launch in kernel.launches:
-        expressions += [*launch.grid, *launch.block, launch.smem, launch.cluster]
+        expressions += [*launch.grid, *launch.block, launch.smem, launch.cluster, launch.when]
         for argument in launch.args:
             if argument not in ARGUMENTS | kernel.scratch.keys() | kernel.axes.keys():
                 raise KernelError(f"{kernel.path}: unknown argument {argument!r} in launches.args")

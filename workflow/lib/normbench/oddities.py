@@ -17,6 +17,8 @@ from normbench.points import ELEMENT_BYTES, Point, Semantics
 ROWS = (3, 4, 5, 6, 7)
 # one less and one more than blocks, vectors and warps like; then widths that vectors do like; then rows of many passes
 HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 4096, 5003, 16383, 16384, 65540)
+# more rows than a block writes at a time, and rows that many blocks share: for kernels of the wide regime
+WIDE = ((17, 20676), (9, 65536), (3, 1 << 20))
 # a Triton kernel is compiled for each type, block and alignment, 0.7 s each: it gets so many shapes a (op, dtype)
 JIT_SHAPES = 5
 
@@ -79,6 +81,8 @@ def launches(kernel: Kernel, blocks: Sequence[int], arch: int, sm_count: int) ->
     found: list[Launch] = []
     for index, (op, dtype) in enumerate((op, dtype) for op in kernel.ops for dtype in kernel.dtypes):
         shapes = list(odds(op, dtype))
+        if "wide" in kernel.regimes:
+            shapes = [Odd(Point(op, dtype, *shape, "wide")) for shape in WIDE] + shapes
         if kernel.lang == "triton":
             start = index * JIT_SHAPES % len(shapes)
             shapes = list(islice(cycle(shapes), start, start + JIT_SHAPES))

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from normbench import contenders, harness, kernelfile, schema
+from normbench import contenders, harness, kernelfile, schema, sources
 from normbench.harness import Ceilings, Measurement
 from normbench.points import Point, canonical_json, short_hash
 
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_field_arguments(parser)
     parser.add_argument("--baselines", nargs="*", default=[], help="baseline files, stems or module:function")
     parser.add_argument("--ceilings", type=Path, required=True)
+    parser.add_argument("--warm", type=Path, help="what `warm` wrote, for the names of torch eager's kernels")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,7 +52,8 @@ def main(args: argparse.Namespace) -> int:
     )
     done = measurement.run(task, len(points), measurement.context("showdown"))
     wanted = {entry["unit"] for listed in entries.values() for entry in listed}
-    rows = [entry["row"] for unit, entry in done.items() if unit.removesuffix(schema.TWIN) in wanted]
+    claims = Claims(field, args.warm)
+    rows = [claims.of(entry["row"]) for unit, entry in done.items() if unit.removesuffix(schema.TWIN) in wanted]
     harness.write([*rows, *field.absentees(points, args.cases)], schema.SHOWDOWN, args.out)
     return 0
 
@@ -68,6 +70,7 @@ class Field:
         loaded = {entry["spec"]: contenders.load(**entry) for entry in self.contenders()}
         self.shas = {spec: contender.sha for spec, contender in loaded.items()}
         self.regimes = {spec: contender.regimes for spec, contender in loaded.items()}
+        self.compilers = {contender.stem: contender.compiler for contender in loaded.values()}
 
     def contenders(self) -> list[dict[str, Any]]:
         ours = [{"spec": path, "build": build} for path, _, build in self.ours]
@@ -100,6 +103,24 @@ class Field:
                 if row["point"] in keys and found not in self.winners:
                     told.setdefault(found, row)
         return list(told.values())
+
+
+class Claims:
+    """What is recorded beside a comparison with torch's bits: torch's kernels and version, and who compiled ours."""
+
+    def __init__(self, field: Field, warm: Path | None) -> None:
+        eager = json.loads(warm.read_text()).get("eager", {}) if warm else {}
+        self.kernels: dict[str, str | None] = eager.get("kernels", {})
+        self.version: str | None = eager.get("version") or sources.version("torch")
+        self.compilers = field.compilers
+
+    def of(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row with these columns where it has such a comparison."""
+        if row.get("bitwise_torch") is None:
+            return row
+        stem = row["contender"].removesuffix(schema.TWIN)
+        told = {"torch_kernel": self.kernels.get(row["point"]), "torch_version": self.version}
+        return row | told | {"compiler": self.compilers.get(stem)}
 
 
 def winners(paths: Sequence[Path]) -> dict[tuple[str, str], tuple[float, str]]:

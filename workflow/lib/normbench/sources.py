@@ -37,7 +37,7 @@ MEASURING = (
     "showdown.py",
 )
 # what decides a check of ``verify`` besides
-VERIFYING = ("adversary.py", "inputs.py", "verify.py")
+VERIFYING = ("adversary.py", "eager.py", "inputs.py", "verify.py", "wide.py")
 # what decides a row of ``audit``, ``sanitize`` and ``profile`` besides
 AUDITING = ("audit.py", "auditing.py")
 SANITIZING = ("sanitize.py", "sanitizer.py", "sanitizing.py", "oddities.py", "tools.py")

@@ -152,7 +152,7 @@ def guarded(shape: tuple[int, ...], dtype: Any, device: Any, stride: int | None 
 
 def make_inputs(point: Point, device: Any, seed: int) -> dict[str, torch.Tensor | None]:
     """Random inputs from ``seed``, strided as the semantics say: x and a residual ~ N(0, 1), gamma ~ N(1, 0.5),
-    beta ~ N(0, 0.5).
+    beta ~ N(0, 0.5). In the wide regime x is uniform in [0, 1), as the problem that it is about has it.
 
     dy = N(0, 1) + s (x + 1) / 2 with s = 1 in every other row and -1 between, so that in no row mean(g) or
     mean(g * xhat) is near zero, where leaving them out would not show, and in no column the sum outgrows fp16. The
@@ -168,7 +168,10 @@ def make_inputs(point: Point, device: Any, seed: int) -> dict[str, torch.Tensor 
         shape, dtype = ops.extent(point, name)
         pitch = point.row_stride if name in ops.LARGE else shape[-1]
         tensor = torch.empty(*shape[:-1], pitch, dtype=ops.torch_dtype(dtype), device=device)
-        tensor.normal_(*NORMAL.get(name, (0.0, 1.0)), generator=generator)
+        if point.regime == "wide" and name in ops.LARGE:
+            tensor.uniform_(generator=generator)
+        else:
+            tensor.normal_(*NORMAL.get(name, (0.0, 1.0)), generator=generator)
         made[name] = tensor[..., : point.hidden] if name in ops.LARGE else tensor
     if (dy := made.get("dy")) is not None:
         leaning = made["x"].add(1.0).mul_(0.5)  # type: ignore[union-attr]

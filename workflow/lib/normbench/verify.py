@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from normbench import contenders, harness, inputs, schema, sources
+from normbench import contenders, harness, inputs, schema, sources, wide
 from normbench.harness import Measurement
 from normbench.showdown import baseline_path
 
@@ -27,8 +27,11 @@ def main(args: argparse.Namespace) -> int:
         build=build,
         ops=[op for op in study.ops if op in served],
         dtypes=study.dtypes,
+        wide=study.wide.model_dump() if wide.REGIME in study.regimes else None,
     )
     count = sum(1 for op in task["ops"] for dtype in task["dtypes"] for _ in inputs.every(op, dtype))
+    if task["wide"] and wide.REGIME in contender.regimes:
+        count += sum(1 for op in task["ops"] for dtype in task["dtypes"] for _ in wide.cases(op, dtype, task["wide"]))
     done = measurement.run(task, count, measurement.context(contender.sha, sources.verifying()))
     # the journal may know more, of a wider study before
     rows = (entry["row"] for entry in done.values())

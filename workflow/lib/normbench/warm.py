@@ -1,5 +1,6 @@
 """Verb ``warm``: everything that compiles at its first call, compiled before anything is timed.
 
+It also notes what torch eager launches at each point, by its profiler, which has no place beside timings.
 Triton kernels, torch.compile, QuACK and FlashInfer each keep a cache on disk; this fills them from several processes at
 once while nothing is measured, so that measuring processes only read. What Inductor found by timing its own choices
 beside the other processes is thrown away: it tunes again, alone, when the race calls it.
@@ -42,9 +43,10 @@ def main(args: argparse.Namespace) -> int:
     task = measurement.task()
     with harness.gpu_lock(measurement.gpu.uuid), progress("warm", len(jobs)) as tick:
         failures = _run(task, shares, tick)
+        eager = _eager(task, measurement.points) if jobs else {}
     _forget_choices(Path(task["environment"]["TORCHINDUCTOR_CACHE_DIR"]))
     with schema.atomic(args.out) as temporary:
-        temporary.write_text(json.dumps({"jobs": len(jobs), "failures": failures}, indent=1) + "\n")
+        temporary.write_text(json.dumps({"jobs": len(jobs), "failures": failures, "eager": eager}, indent=1) + "\n")
     return 0
 
 
@@ -134,6 +136,20 @@ def _process(task: dict[str, Any], environment: dict[str, str]) -> Iterator[tupl
             yield name, reason
     finally:
         end_group(process)
+
+
+def _eager(task: dict[str, Any], points: list[Point]) -> dict[str, Any]:
+    """What torch eager launches at each point, for the claims of a race; nothing where that process fails."""
+    asked = json.dumps([point.identity() for point in points])
+    command = [sys.executable, "-m", "normbench.eager"]
+    try:
+        done = subprocess.run(
+            command, input=asked, stdout=subprocess.PIPE, text=True, env=worker_environment(task), timeout=JOB_S
+        )
+        return dict(json.loads(done.stdout))
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        print(f"normbench warm: the kernels of torch eager are not known ({error})", file=sys.stderr)
+        return {}
 
 
 def _forget_choices(cache: Path) -> None:

@@ -1,0 +1,115 @@
+// /// kernel
+// summary = "A row split over blocks: partial statistics, then a second kernel that merges them and writes."
+// ops = ["layernorm", "rmsnorm"]
+// dtypes = ["fp32", "fp16", "bf16"]
+// regimes = ["wide"]
+// where = [
+//     "each in (1, 16 // x_bytes)",
+//     "each == (16 // x_bytes if aligned >= 16 and hidden * x_bytes % 16 == 0 else 1)",
+//     "tiles and each > 1 or rows_each == 1",
+//     "rows_each == 1 or rows_each < 2 * rows",
+//     # no more blocks for a row than have a few kilobytes each
+//     "splits == 16 or splits * 1024 <= hidden",
+// ]
+// skip = [
+//     {when = "rows > 8388607", reason = "a grid holds at most 8388607 rows of 256 blocks"},
+// ]
+//
+// [axes]
+// block = [256, 512]
+// splits = [16, 64, 256]  # blocks that share a row's statistics, the same number on every GPU, at most
+// tiles = [0, 1]          # blocks write a row after the other (0), or the same columns of all rows (1)
+// rows_each = [1, 4, 16]  # rows for which a block that writes reads gamma and beta once
+// each = [1, 4, 8]        # elements a thread moves at a time
+//
+// [scratch]
+// parts = "rows * splits * 16"
+//
+// [[launches]]
+// name = "split_parts<{T}, {NORM}, {each}>"
+// grid = "rows * min(splits, cdiv(hidden, 32 * block))"
+// block = "block"
+// args = ["x", "parts", "splits", "hidden", "x_stride"]
+//
+// [[launches]]
+// name = "split_apply<{T}, {W}, {NORM}, {each}, {tiles}, {rows_each}>"
+// grid = "cdiv(hidden, block * each) * cdiv(rows, rows_each)"
+// block = "block"
+// args = ["x", "gamma", "beta", "y", "mean", "rstd", "parts", "splits", "rows", "hidden", "x_stride", "y_stride", "eps"]
+// ///
+// Decomposition: `splits` blocks take a row's vectors in equal slices and leave one part each; every block of the second
+// kernel merges the parts of its rows, a few kilobytes from L2, and writes its tile, for `rows_each` rows with gamma and beta in
+// registers. No barrier between blocks but the end of the first kernel, so any architecture will do.
+// Statistics: up to 32 elements a thread at a time, about the first element of them, merged by weight (common/parts.cuh). Parts are
+// merged in an order that `splits` alone decides: the same bits on every run and every GPU.
+// Numerics: fp32; the mean in two floats; eps inside the root; one rounding at the end.
+// Boundaries: any hidden size, any alignment and row stride; rows that are not aligned are moved element by element.
+// Saved tensors: mean and rstd in fp32 where their pointers are given.
+// Known limits: x is read twice, the second time from L2 only where it is small.
+
+#include "common/band.cuh"
+#include "common/parts.cuh"
+
+// How many blocks share a row: as many as were asked for where each has 32 elements a thread.
+__device__ __forceinline__ int sharing(int splits, int hidden) {
+    const int step = 32 * static_cast<int>(blockDim.x);
+    const int most = (hidden + step - 1) / step;
+    return most < splits ? most : splits;
+}
+
+template <typename T, int NORM, int N>
+__global__ void __launch_bounds__(512, 2)
+split_parts(const T* __restrict__ x, float4* __restrict__ parts, int asked, int hidden, long long x_stride) {
+    constexpr int MANY = N == 8 ? 4 : 8;  // vectors of a thread in flight, of 32 elements at most
+    using Values = Pack<T, N>;
+    __shared__ float4 scratch[32];
+    const int splits = sharing(asked, hidden);
+    const T* const from = x + blockIdx.x / splits * x_stride;
+    const int all = hidden / N, slice = (all + splits - 1) / splits;
+    const int start = static_cast<int>(blockIdx.x) % splits * slice;
+    const int end = start + slice < all ? start + slice : all;
+    const int threads = blockDim.x;
+
+    Running<NORM> running;
+#pragma unroll 1
+    for (int at = start + threadIdx.x; at < end; at += MANY * threads) {
+        const auto present = [&](int k) { return at + k * threads < end; };
+        Values held[MANY];
+#pragma unroll
+        for (int k = 0; k < MANY; ++k) {
+            if (present(k)) held[k] = Values::once(from + static_cast<long long>(at + k * threads) * N);
+        }
+        running.take(held, present);
+    }
+    const Part part = of_block<NORM>(running.of_warp(), scratch);
+    if (threadIdx.x == 0) parts[blockIdx.x] = word_of(part);
+}
+
+template <typename T, typename W, int NORM, int N, int TILES, int ROWS>
+__global__ void __launch_bounds__(512, 2)
+split_apply(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restrict__ beta, T* __restrict__ y,
+            float* __restrict__ mean, float* __restrict__ rstd, const float4* __restrict__ parts, int asked, long long rows,
+            int hidden, long long x_stride, long long y_stride, float eps) {
+    __shared__ Moments moments[ROWS];
+    const int splits = sharing(asked, hidden);
+    Band<T, N, TILES, ROWS> band(rows, hidden);
+    band.request(x, x_stride);
+#pragma unroll 1
+    for (int r = threadIdx.x / 32; r < band.count; r += blockDim.x / 32) {
+        const float4* const mine = parts + (band.top + r) * splits;
+        const Part part = merged<NORM>([&](int i) { return mine[i]; }, splits);
+        if (threadIdx.x % 32 == 0) {
+            moments[r] = moments_of<NORM>(part, hidden, eps);
+            if (band.tile == 0) moments[r].save(mean, rstd, band.top + r);
+        }
+    }
+    float scale[N], offset[N];
+    parameters(gamma, band.column, 1.0f, scale);
+    parameters(beta, band.column, 0.0f, offset);
+    __syncthreads();
+    band.write(x, x_stride, y, y_stride, [&](float(&values)[N], int row) {
+        const Moments with = moments[row];
+#pragma unroll
+        for (int j = 0; j < N; ++j) values[j] = fmaf(with.normalise(values[j]), scale[j], offset[j]);
+    });
+}

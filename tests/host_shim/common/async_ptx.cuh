@@ -1,0 +1,41 @@
+// The same functions without PTX: what was copied is there when it was waited for, and not before.
+#pragma once
+
+namespace host {
+
+struct Copies {
+    struct Copy {
+        void* to;
+        const void* from;
+        std::size_t bytes;
+    };
+    std::vector<std::vector<Copy>> groups{1};
+
+    void wait(std::size_t left) {
+        while (groups.size() > left + 1) {
+            for (const Copy& copy : groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
+            groups.erase(groups.begin());
+        }
+    }
+};
+
+inline std::map<const Thread*, Copies> copies;
+
+inline Copies& own_copies() { return copies[&block->threads[block->current]]; }
+
+}  // namespace host
+
+template <int BYTES>
+void copy_async(void* to, const void* from) {
+    for (const void* place : {static_cast<const void*>(to), from}) {
+        if (reinterpret_cast<std::uintptr_t>(place) % BYTES) throw std::logic_error("a copy off its alignment");
+    }
+    host::own_copies().groups.back().push_back({to, from, BYTES});
+}
+
+inline void copy_commit() { host::own_copies().groups.emplace_back(); }
+
+template <int LEFT>
+void copy_wait() {
+    host::own_copies().wait(LEFT);
+}

@@ -1,0 +1,323 @@
+"""The kernels for few and long rows as C++ on the host: torch's order bit for bit, the others against float64.
+
+tests/host_shim says what this can find and what it cannot; whether a GPU's reciprocals and roots are the host's is not
+known here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from normbench import check, kernelfile, nvrtc, ops
+from normbench.kernelfile import Kernel
+from normbench.points import Point, Semantics
+from normbench.tensors import Tensors, make_outputs
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import torch_order_fixture as order  # noqa: E402
+from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
+
+AFFINES: tuple[dict[str, bool], ...] = ({}, {"beta": False}, {"gamma": False}, {"gamma": False, "beta": False})
+SM_COUNT = 3  # so that a grid which stays takes several rows, and a row several blocks
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One variant at one point. kind: of the values of x."""
+
+    point: Point
+    kind: str
+    names: dict[str, Any]
+    variant: dict[str, int]
+
+    def __str__(self) -> str:
+        point = self.point
+        return f"{point.op} {point.dtype} {point.shape} {point.semantics} {self.kind} {self.variant}"
+
+
+def kernel_of(stem: str, root: Path = ROOT) -> Kernel:
+    return kernelfile.load(root / "kernels" / "wide" / f"{stem}.cu")
+
+
+def job_of(kernel: Kernel, point: Point, kind: str, draw: random.Random, seen: set[tuple[str, int]]) -> Job | None:
+    """A job with a variant drawn from those that show most that is new; None where none serves the point."""
+    names = kernelfile.launch_names(point, 90, SM_COUNT, kernelfile.pitch_alignment(point)) | {"blocks_per_sm": 1}
+    variants = [] if kernel.refusal(names) else kernel.variants([256], names)
+    if not variants:
+        return None
+    variant = max(draw.sample(variants, len(variants)), key=lambda one: len(one.items() - seen))
+    seen |= variant.items()
+    return Job(point, kind, names | variant, variant)
+
+
+def values(job: Job) -> Any:
+    import torch
+
+    shape = (job.point.rows, job.point.hidden)
+    if job.kind == "constant":
+        return torch.full(shape, 1e4)
+    if job.kind == "strange":
+        x = torch.randn(shape)
+        for row, value in enumerate((float("nan"), float("inf"), float("-inf"))[: job.point.rows]):
+            x[row, job.point.hidden // 3] = value
+        return x
+    return torch.randn(shape) * (1e-3 if job.kind == "tiny" else 1) + (1000.0 if job.kind == "offset" else 0.0)
+
+
+def tensors_of(job: Job) -> Tensors:
+    import torch
+
+    torch.manual_seed(job.point.hidden)
+    dtype, param = ops.torch_dtype(job.point.dtype), ops.torch_dtype(job.point.param_dtype)
+    params = {"gamma": torch.randn(job.point.hidden), "beta": torch.randn(job.point.hidden)}
+    present = {"gamma": ops.has_gamma(job.point), "beta": ops.has_beta(job.point)}
+    inputs = {name: value.to(param) if present[name] else None for name, value in params.items()}
+    pitch = job.point.row_stride
+    x = torch.full((job.point.rows, pitch), torch.nan, dtype=dtype)[:, : job.point.hidden]
+    x.copy_(values(job).to(dtype))
+    return Tensors(job.point, {"x": x, **inputs}, make_outputs(job.point, torch.device("cpu")))
+
+
+def build(kernel: Kernel, jobs: list[Job], folder: Path) -> tuple[ctypes.CDLL, list[str]]:
+    symbols = sorted({launch.symbol(job.names) for job in jobs for launch in kernel.launched(job.names)})
+    headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
+    return shim.build(kernel, symbols, headers, folder), symbols
+
+
+def run(kernel: Kernel, built: tuple[ctypes.CDLL, list[str]], job: Job, repeats: int = 1) -> Tensors:
+    """The tensors of a job after its launches. Blocks that stay, of a cooperative launch, run side by side."""
+    import torch
+
+    library, symbols = built
+    tensors = tensors_of(job)
+    pointers = {name: tensors.get(name) for name in shim.POINTERS}
+    scratch = []
+    for name, size in kernel.scratch.items():
+        made = 0 if name in kernel.zeroed else 0xED
+        scratch.append(torch.full((int(kernelfile.evaluate(size, job.names)),), made, dtype=torch.uint8))
+    point = job.point
+    scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
+    scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden, "sm_count": SM_COUNT}
+    for _ in range(repeats):
+        tensors.poison()
+        for launch in kernel.launched(job.names):
+            grid, block, smem = (
+                int(kernelfile.evaluate(text, job.names)) for text in (launch.grid[0], launch.block[0], launch.smem)
+            )
+            shape = shim.Shape(grid, block, smem, grid if launch.cooperative else 1, tuple(job.variant.values()))
+            shim.launch(library, symbols.index(launch.symbol(job.names)), shape, pointers, scratch, **scalars)
+    return tensors
+
+
+def torch_order_jobs(kernel: Kernel, count: int) -> list[Job]:
+    """Random shapes, types and affine forms; every distribution that the study compares bits on."""
+    draw = random.Random(kernel.stem)
+    found: list[Job] = []
+    seen: set[tuple[str, int]] = set()
+    while len(found) < count:
+        hidden = 4 * draw.choice(
+            [1, 2, 31, 32, 33, 127, 128, 129, 500, draw.randint(1, 3000), draw.randint(2048, 5200)]
+        )
+        rows = draw.choice([1, 2, 3, 9]) if hidden > 4000 else draw.choice([1, 3, 7, 70])
+        semantics = Semantics(
+            stats=True,
+            eps=draw.choice([1e-5, 1e-3, 0.0]),
+            row_stride=draw.choice([None, hidden + 8]),
+            **draw.choice(AFFINES),
+        )
+        op = draw.choice(["layernorm", "layernorm", "rmsnorm"])
+        point = Point(op, draw.choice(kernel.dtypes), rows, hidden, "wide", semantics)
+        kind = draw.choice(["normal", "normal", "offset", "constant", "tiny", "strange"])
+        job = job_of(kernel, point, kind, draw, seen)
+        if job is not None:
+            found.append(job)
+    return found
+
+
+def wrong_bits(job: Job, tensors: Tensors) -> str | None:
+    """Which output has other bits than torch's order gives, or None."""
+    import torch
+
+    point = job.point
+    x, gamma, beta = (tensors.inputs[name] for name in ("x", "gamma", "beta"))
+    wide = [None if tensor is None else tensor.float().numpy() for tensor in (x, gamma, beta)]
+    y, mean, rstd = order.norm(*wide, point.semantics.eps, point.op == "layernorm")
+    right = {"y": torch.from_numpy(y).to(ops.torch_dtype(point.dtype)).float().numpy(), "mean": mean, "rstd": rstd}
+    for name, found in tensors.outputs().items():
+        if not same(found.float().numpy(), right[name]):
+            return name
+    return None
+
+
+def same(left: Any, right: Any) -> bool:
+    """Bit for bit, but that the host has many NaNs and a GPU one."""
+    left, right = (np.where(np.isnan(array), np.float32(np.nan), array).astype(np.float32) for array in (left, right))
+    return bool((left.view(np.int32) == right.view(np.int32)).all())
+
+
+@pytest.fixture(scope="module")
+def ordered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Kernel, list[Job], tuple[ctypes.CDLL, list[str]]]:
+    kernel = kernel_of("wide_torch_order")
+    jobs = torch_order_jobs(kernel, 70)
+    return kernel, jobs, build(kernel, jobs, tmp_path_factory.mktemp("order"))
+
+
+def test_an_fma_that_rounds_twice_passes_for_one() -> None:
+    """The exact result lies just beside the middle of two float32 values, by less than float64 holds."""
+    one, tiny = np.float32(1), np.float32(2.0**-60)
+    a, b = np.float32(1 + 2.0**-12), np.float32(1 + 2.0**-12)  # 1 + 2^-11 + 2^-24: the middle
+    assert order.fma(a, b, tiny) == np.nextafter(np.float32(1 + 2.0**-11), np.float32(2))
+    assert order.fma(a, b, -tiny) == np.float32(1 + 2.0**-11)
+    assert order.fma(-a, b, -tiny) == -order.fma(a, b, tiny)
+    assert np.isnan(order.fma(np.float32(np.inf), np.float32(0), one))
+
+
+def test_torch_order_has_other_bits_than_torchs_order(
+    ordered: tuple[Kernel, list[Job], tuple[ctypes.CDLL, list[str]]],
+) -> None:
+    kernel, jobs, built = ordered
+    used = {(name, value) for job in jobs for name, value in job.variant.items()}
+    assert used >= {(name, value) for name, axis in kernel.axes.items() for value in axis}, "an axis is not tried"
+    wrong = [(str(job), name) for job in jobs if (name := wrong_bits(job, run(kernel, built, job)))]
+    assert wrong == []
+
+
+# the others, against float64
+
+
+def accurate_jobs(kernel: Kernel, count: int) -> list[Job]:
+    """Random shapes, strides, types and affine forms, every axis of the kernel among them."""
+    draw = random.Random(kernel.stem)
+    found: list[Job] = []
+    seen: set[tuple[str, int]] = set()
+    while len(found) < count:
+        large = draw.choice([4096, 8 * draw.randint(512, 9000), 8 * draw.randint(512, 3000), 262144])
+        hidden = draw.choice([1, 3, 64, 1023, 1024, draw.randint(1, 5000), large, large])
+        rows = 1 if hidden > 2**17 else draw.choice([1, 2, 3, 9]) if hidden > 4096 else draw.choice([1, 3, 7, 17])
+        dtype = draw.choice(kernel.dtypes)
+        semantics = Semantics(
+            stats=True,
+            row_stride=draw.choice([None, hidden + 8, hidden + 1]),
+            param_dtype=draw.choice([None, "fp32"]) if dtype != "fp32" else None,
+            **draw.choice(AFFINES),
+        )
+        point = Point(draw.choice(kernel.ops), dtype, rows, hidden, "wide", semantics)
+        job = job_of(kernel, point, draw.choice(["normal", "offset", "constant", "tiny", "strange"]), draw, seen)
+        if job is not None:
+            found.append(job)
+    return found
+
+
+def inaccurate(job: Job, tensors: Tensors) -> str | None:
+    """What is wrong with the outputs, or None; in fp32 more is asked of y than the study's tolerance."""
+    exact = check.expect(job.point, tensors.inputs)
+    verdict = check.check(exact, tensors.outputs())
+    if not verdict.ok:
+        return f"{verdict.status}: {verdict.reason}"
+    if not all(item.guards_intact() for item in tensors.guarded.values()):
+        return "wrote outside its output"
+    if job.point.dtype == "fp32" and job.kind != "strange":
+        found, right = tensors.outputs()["y"].double(), exact.targets["y"].exact
+        size = (found - right).abs() - 2 * ops.ulp(right, "fp32") - 1e-6 * max(1.0, float(right.abs().max()) / 8)
+        if float(size.max()) > 0:
+            return f"{float(size.max()):.3g} beyond two ulp and 1e-6"
+    return None
+
+
+ACCURATE = ("wide_split", "wide_onepass")
+
+
+@pytest.mark.parametrize("stem", ACCURATE)
+def test_wide_rows_of_odd_shapes_are_inaccurate(stem: str, tmp_path: Path) -> None:
+    kernel = kernel_of(stem)
+    jobs = accurate_jobs(kernel, 24)
+    used = {(name, value) for job in jobs for name, value in job.variant.items()}
+    assert used >= {(name, value) for name, axis in kernel.axes.items() for value in axis}, "an axis is not tried"
+    built = build(kernel, jobs, tmp_path)
+    repeats = 2 if kernel.zeroed else 1  # what a launch leaves there is what the next one finds
+    wrong = [(str(job), text) for job in jobs if (text := inaccurate(job, run(kernel, built, job, repeats)))]
+    assert wrong == []
+
+
+PLANTED = [
+    # in which file of which kernel, the text, what takes its place, and what that is
+    (
+        "wide_torch_order",
+        "common/torch_order.cuh",
+        "Chain other{0.0f,",
+        "Chain other{merged.mean,",
+        "a mean not handed on",
+    ),
+    (
+        "wide_torch_order",
+        "common/torch_order.cuh",
+        "even.with(odd)",
+        "odd.with(even)",
+        "the last merge the other way round",
+    ),
+    (
+        "wide_torch_order",
+        "common/torch_order.cuh",
+        "get(from_beta, -0.0f, beta)",
+        "get(from_beta, 0.0f, beta)",
+        "zeros lose their sign",
+    ),
+    (
+        "wide_torch_order",
+        "wide/wide_torch_order.cu",
+        "copy_wait<STAGES - 2>();",
+        "copy_wait<STAGES - 1>();",
+        "read before it is there",
+    ),
+    ("wide_onepass", "wide/wide_onepass.cu", "        copy_wait<0>();\n", "", "a row taken over before it is there"),
+    ("wide_onepass", "wide/wide_onepass.cu", "(turn % 2 * 3 + word)", "word", "one place for the words of two turns"),
+    (
+        "wide_onepass",
+        "wide/wide_onepass.cu",
+        "turns[blockIdx.x] = before +",
+        "turns[blockIdx.x] = 0 *",
+        "every launch begins at turn 0",
+    ),
+    ("wide_split", "common/parts.cuh", "part.move(pivot);", "", "parts about different means added up"),
+]
+
+
+@pytest.mark.parametrize(
+    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{planted[0]}: {planted[-1]}" for planted in PLANTED]
+)
+def test_a_planted_fault_is_not_seen(stem: str, file: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
+    path = tmp_path / "kernels" / file
+    text = path.read_text()
+    assert text.count(right) == 1, "the text to replace has changed"
+    path.write_text(text.replace(right, wrong))
+    kernel = kernel_of(stem, tmp_path)
+    bits = stem == "wide_torch_order"
+    jobs = [job for job in (torch_order_jobs if bits else accurate_jobs)(kernel, 60) if job.point.dtype == "fp32"]
+    jobs = [job for job in jobs if job.point.op == "layernorm"][:14]
+    built = build(kernel, jobs, tmp_path)
+
+    def seen(job: Job) -> bool:
+        try:
+            tensors = run(kernel, built, job, 2 if kernel.zeroed else 1)
+        except RuntimeError:  # a deadlock
+            return True
+        return bool(wrong_bits(job, tensors) if bits else inaccurate(job, tensors))
+
+    assert any(seen(job) for job in jobs), what
