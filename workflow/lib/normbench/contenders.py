@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -161,7 +161,8 @@ class CudaKernel(Ours):
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu)
-        resident = self.static(tensors.point, variant).get("blocks_per_sm", 1)  # not known of code the driver compiles
+        first = self._static(tensors.point, variant, self.kernel.launches[:1])
+        resident = first.get("blocks_per_sm", 1)  # not known of code the driver compiles
         names = self._names(tensors.point, gpu, tensors.alignment()) | variant | {"blocks_per_sm": resident}
         scratch = self._scratch(names, gpu)
         if not tensors.point.rows:
@@ -198,9 +199,12 @@ class CudaKernel(Ours):
         return found
 
     def static(self, point: Point, variant: Variant) -> dict[str, int]:
+        return self._static(point, variant, self.kernel.launches)
+
+    def _static(self, point: Point, variant: Variant, launches: Iterable[kernelfile.Launch]) -> dict[str, int]:
         names = kernelfile.launch_names(point, 0, 0, 16) | variant
         found: dict[str, int] = {}
-        for launch in self.kernel.launches:
+        for launch in launches:
             key = f"{point.op} {canonical_json(variant)} {launch.symbol(names)}"
             _worst(found, self._resources.get(key, {}))
         return found
