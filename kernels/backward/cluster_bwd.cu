@@ -73,7 +73,7 @@
 #include "common/columns.cuh"
 
 template <typename T, typename W, int NORM, int VECS, int ODD>
-__global__ void __launch_bounds__(VECS == 2 || sizeof(T) == 4 || NORM == RMSNORM ? 512 : 384)
+__global__ void __launch_bounds__(VECS == 2 || sizeof(T) == 4 || NORM == RMSNORM ? 512 : 384, 1)
 cluster_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
             const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
             float* __restrict__ partial, int* __restrict__ count, long long rows, int hidden, long long x_stride,

@@ -5,23 +5,22 @@
 // where = [
 //     # which variants exist
 //     "arch >= 80",
-//     "(lanes, vecs) in ((32, 1), (32, 2), (32, 3), (32, 4), (0, 1), (0, 2), (0, 4))",
-//     "(lanes, vecs) != (32, 3) or x_bytes == 2",
+//     "(lanes, vecs) in ((32, 2), (32, 4), (0, 2), (0, 4)) or (x_bytes == 2 and (lanes, vecs) in ((32, 1), (32, 3)))",
 //     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 4))",
 //     "w_bytes == x_bytes or (lanes, vecs, odd) == (0, 2, 1)",
-//     "block == 128 if lanes else block <= (1024 if vecs == 1 else 512 if vecs == 2 else 384)",
+//     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 384)",
 //     "depth * vecs * block * 32 <= (230400 if arch in (90, 100, 103) else 164864 if arch in (80, 87) else 99328)",
 //     # 16-byte boundaries where rows have them
 //     "odd == 1 or (aligned >= 16 and hidden * x_bytes % 16 == 0)",
 //     "odd == 0 or w_bytes != x_bytes or aligned < 16 or hidden * x_bytes % 16 > 0",
 //     # the threads must hold the row; not with most of them idle where fewer would do
 //     "vecs * (lanes or block) >= hidden * x_bytes // 16",
-//     "vecs * (lanes or block) < hidden * x_bytes // 8 or (lanes, vecs) == (32, 1) or w_bytes != x_bytes or lanes * odd > 0",
+//     "vecs * (lanes or block) < hidden * x_bytes // 8 or (lanes, vecs) == (32, 1 if x_bytes == 2 else 2) or w_bytes != x_bytes or lanes * odd > 0",
 //     "depth < 6 or vecs * block >= 1024",
 // ]
 // skip = [
 //     {when = "arch < 80", reason = "needs asynchronous copies to shared memory (sm_80 on)"},
-//     {when = "hidden * x_bytes > 32768", reason = "a block's threads hold rows of at most 32768 bytes; cluster_bwd takes longer ones"},
+//     {when = "hidden > 8192", reason = "a block's threads hold rows of at most 8192 elements; cluster_bwd takes longer ones"},
 // ]
 //
 // [axes]
@@ -62,18 +61,18 @@
 // residual gradient was added, and one of each column sum.
 // Determinism: every sum has one order for a given number of blocks, so the same bits every run. With `slices` that number is
 // fixed: the same bits on every GPU.
-// Boundaries: any hidden size up to 32768 bytes, any base and stride. With `odd` whole vectors lie where the boundaries are and single
+// Boundaries: any hidden size up to 8192, any base and stride. With `odd` whole vectors lie where the boundaries are and single
 // elements at the two ends of a row; the blocks, a multiple of eight of them, take every eighth row or fewer, so that all rows
 // of one begin alike, columns stay with threads, and gamma is shifted once. Tensors that lie differently, and an RMSNorm with
 // beta, go element by element, with sums in the slice itself.
 // Residual: asked for to L2 with the row, read with the second walk.
-// Known limits: rows of at most 32768 bytes. A row of few vectors a thread spends more on sums and addresses than on
+// Known limits: rows of at most 8192 elements. A row of few vectors a thread spends more on sums and addresses than on
 // elements; four vectors a thread in 16 bits leave 12 warps a multiprocessor. Few rows leave multiprocessors idle.
 
 #include "common/columns.cuh"
 
 template <typename T, typename W, int NORM, int LANES, int VECS, int ODD>
-__global__ void __launch_bounds__(LANES ? 128 : VECS == 1 ? 1024 : VECS == 2 ? 512 : 384)
+__global__ void __launch_bounds__(LANES ? 128 : VECS == 2 || sizeof(T) == 4 ? 512 : 384, 1)
 persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
                const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
                float* __restrict__ partial, int* __restrict__ count, long long rows, int hidden, long long x_stride,

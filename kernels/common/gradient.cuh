@@ -139,7 +139,7 @@ struct Walk {
         if (work.rstd != nullptr) return coming.moments;
         Values slot;
         const auto each = [&](auto visit) {
-#pragma unroll
+#pragma unroll 1
             for (int p = 0; p < VECS; ++p) {
                 if (!holds(p)) continue;
                 float values[N];

@@ -167,7 +167,7 @@ class CudaKernel(Ours):
         scratch = self._scratch(names, gpu)
         if not tensors.point.rows:
             return empty(tensors)
-        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.launches]
+        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.wanted(names)]
         return CudaLaunch(steps, tensors.outputs(), scratch)
 
     def _step(
