@@ -71,8 +71,15 @@
 
 #include "common/columns.cuh"
 
+// Blocks of 128 threads that share a multiprocessor where a warp has a row: as many as leave registers for the sums. Unasked,
+// ptxas took registers that cost a block, or spilled some bytes to have two more.
+template <typename T>
+constexpr int together(int norm, int vecs) {
+    return (sizeof(T) == 2 ? 7 : 8) + (norm == RMSNORM ? 1 : 0) - vecs;
+}
+
 template <typename T, typename W, int NORM, int LANES, int VECS, int ODD>
-__global__ void __launch_bounds__(LANES ? 128 : VECS == 2 || sizeof(T) == 4 ? 512 : 384, 1)
+__global__ void __launch_bounds__(LANES ? 128 : VECS == 2 || sizeof(T) == 4 ? 512 : 384, LANES ? together<T>(NORM, VECS) : 1)
 persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
                const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
                float* __restrict__ partial, int* __restrict__ count, long long rows, int hidden, long long x_stride,
@@ -93,7 +100,8 @@ persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __res
 
     // whichever of its warps takes a row of the block, it lies like the others, where `blocks` is a multiple of N
     const int groups = LANES ? static_cast<int>(blockDim.x) / 32 : 1;
-    const int group = LANES ? static_cast<int>(threadIdx.x) / 32 : 0;
+    // said so that the compiler sees it: a warp has one row, and its shuffles need no care for lanes gone astray
+    const int group = LANES ? __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) : 0;
     const long long first = blockIdx.x + static_cast<long long>(blocks) * group;
     Threads meeting(scratch);
     Walk<NORM, VECS, ODD, T, W, Threads> walk(work, meeting, launch_memory(), first);

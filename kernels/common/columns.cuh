@@ -57,8 +57,10 @@ __device__ __forceinline__ void hand_in_together(const Walk<NORM, VECS, ODD, T, 
 #pragma unroll
         for (int j = 0; j < COUNT; ++j) memory[static_cast<int>(threadIdx.x) * COUNT + j] = values[j];
         __syncthreads();
+#pragma unroll 1
         for (int i = threadIdx.x; i < LANES * COUNT; i += blockDim.x) {
             float total = 0.0f;
+#pragma unroll 1
             for (int group = 0; group < static_cast<int>(blockDim.x) / LANES; ++group) {
                 total += memory[group * LANES * COUNT + i];
             }
