@@ -75,7 +75,7 @@
 // ptxas took registers that cost a block, or spilled some bytes to have two more.
 template <typename T>
 constexpr int together(int norm, int vecs) {
-    return (sizeof(T) == 2 ? 7 : 8) + (norm == RMSNORM ? 1 : 0) - vecs;
+    return (vecs == 1 ? 6 : vecs == 4 && sizeof(T) == 2 ? 3 : vecs == 2 && sizeof(T) == 4 ? 6 : 4) + (norm == RMSNORM ? 1 : 0);
 }
 
 template <typename T, typename W, int NORM, int LANES, int VECS, int ODD>

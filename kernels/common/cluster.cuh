@@ -51,6 +51,7 @@ struct Cluster {
 // How the threads of a cluster meet once a row, over many rows; as meeting.cuh says. Nobody sends to a mail that is still
 // read: whoever sends for the row after next has what all sent for the next one, after they had read this one's.
 struct ClusterMeeting {
+    static constexpr bool ALONE = false;
     static constexpr int STRIDE = 32;
     static constexpr int MAILS = 4;  // of the sums by turns, of the statistics by turns
     Cluster::Mail* mails;

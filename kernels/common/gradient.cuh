@@ -2,8 +2,8 @@
 //
 // x and dy of the rows to come are on their way to a ring in shared memory, each thread's own vectors in its own places, so that
 // nobody waits for anybody to use them. A row is walked over twice: once for the two sums over the row that dx needs, and for the
-// column sums; and once, when the threads have met, for dx. The first walk over the next row lies between the two, so that a
-// meeting takes nobody's time: what is waited for was handed out a whole row before.
+// column sums; and once, when the threads have met, for dx. Where they are of several warps, the first walk over the next row
+// lies between the two, so that a meeting takes nobody's time: what is waited for was handed out a whole row before.
 #pragma once
 
 #include "common/async_ptx.cuh"
@@ -71,6 +71,8 @@ template <int NORM, int VECS, bool ODD, typename T, typename W, typename Meeting
 struct Walk {
     static constexpr int N = Span<T>::N;
     static constexpr int STRIDE = Meeting::STRIDE;
+    // Where nobody need be met outside the warp and the registers are there, what the first walk made is kept for the second.
+    static constexpr bool KEEP = Meeting::ALONE && !ODD && VECS * N <= 16;
     using Values = Slot<T, N, 1>;
 
     const Backward<T, W>& work;
@@ -193,8 +195,9 @@ struct Walk {
         }
     }
 
-    // The first walk: this thread's part of the sums of g and of g * xhat over the row.
-    __device__ __forceinline__ float2 gather(int stage, const Moments& moments, const Coming<T>& coming) {
+    // The first walk: this thread's part of the sums of g and of g * xhat over the row. keep(p, xhat, g) is called for each vector.
+    template <typename Keep>
+    __device__ __forceinline__ float2 gather(int stage, const Moments& moments, const Coming<T>& coming, Keep keep) {
         float2 found = make_float2(0.0f, 0.0f);
         const auto add = [&](float xhat, float g, float dy, float& scale, float& offset) {
             found.y = fmaf(g, xhat, found.y);
@@ -207,6 +210,7 @@ struct Walk {
         each(stage, moments, [&](int p, const float(&xhat)[N], const float(&g)[N], const float(&dy)[N]) {
 #pragma unroll
             for (int j = 0; j < N; ++j) add(xhat[j], g[j], dy[j], sums.scale[p][j], sums.offset[p][j]);
+            keep(p, xhat, g);
         });
         if (ODD && span.edge >= 0) {
             const float dy = Element<T>::widen(coming.dy);
@@ -217,8 +221,10 @@ struct Walk {
     }
 
     // The second: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), of which the means are those of the whole row.
-    __device__ __forceinline__ void write(long long row, int stage, const Moments& moments, const Coming<T>& coming,
-                                          float2 total) const {
+    // vectors(visit): calls visit(p, xhat, g) for each vector.
+    template <typename Vectors>
+    __device__ __forceinline__ void write(long long row, const Moments& moments, const Coming<T>& coming, float2 total,
+                                          Vectors vectors) const {
         const float share = moments.rstd / static_cast<float>(work.hidden);
         const float level = total.x * share, slope = total.y * share;
         const auto gradient = [&](float xhat, float g) {
@@ -226,7 +232,7 @@ struct Walk {
         };
         const T* const residual = work.residual != nullptr ? work.residual + row * work.x_stride : nullptr;
         T* const to = work.dx + row * work.y_stride;
-        each(stage, moments, [&](int p, const float(&xhat)[N], const float(&g)[N], const float(&)[N]) {
+        vectors([&](int p, const float(&xhat)[N], const float(&g)[N]) {
             float values[N];
 #pragma unroll
             for (int j = 0; j < N; ++j) values[j] = gradient(xhat[j], g[j]);
@@ -249,10 +255,47 @@ struct Walk {
         }
     }
 
-    // The rows first, first + step, ... depth: rows that the ring holds, of which two are being used and the others are on
-    // their way; 3 to 8.
+    // The rows first, first + step, ... depth: rows that the ring holds, 3 to 8.
     __device__ __forceinline__ void rows(long long first, long long step, int depth) {
         if (!exists(first)) return;
+        if constexpr (KEEP) one_by_one(first, step, depth);
+        else overlapped(first, step, depth);
+        copies_awaited(0);
+    }
+
+    // A row's places are free as soon as its values are in registers: depth - 1 rows are on their way.
+    __device__ __forceinline__ void one_by_one(long long first, long long step, int depth) {
+        for (int stage = 0; stage < depth; ++stage) request(first + stage * step, stage);
+        Coming<T> now = look(first);
+        int stage = 0;
+#pragma unroll 1
+        for (long long row = first; exists(row); row += step) {
+            const Coming<T> coming = look(row + step);
+            copies_awaited(depth - 1);
+            const Moments here = moments(now, stage);
+            float kept_xhat[VECS][N], kept_g[VECS][N];
+            const float2 found = gather(stage, here, now, [&](int p, const float(&xhat)[N], const float(&g)[N]) {
+#pragma unroll
+                for (int j = 0; j < N; ++j) {
+                    kept_xhat[p][j] = xhat[j];
+                    kept_g[p][j] = g[j];
+                }
+            });
+            request(row + depth * step, stage);
+            meeting.hand_out(found);
+            write(row, here, now, meeting.handed_out(), [&](auto visit) {
+#pragma unroll
+                for (int p = 0; p < VECS; ++p) {
+                    if (holds(p)) visit(p, kept_xhat[p], kept_g[p]);
+                }
+            });
+            stage = stage + 1 < depth ? stage + 1 : 0;
+            now = coming;
+        }
+    }
+
+    // The first walk over the next row lies before the second over this one: depth - 2 rows are on their way.
+    __device__ __forceinline__ void overlapped(long long first, long long step, int depth) {
         for (int stage = 0; stage < depth - 1; ++stage) request(first + stage * step, stage);
         Coming<T> now{}, next = look(first);
         Moments here{};
@@ -268,17 +311,22 @@ struct Walk {
             float2 found = make_float2(0.0f, 0.0f), total = found;
             if (more) {
                 there = moments(next, other);
-                found = gather(other, there, next);
+                found = gather(other, there, next, [](int, const float(&)[N], const float(&)[N]) {});
             }
             if (begun) total = meeting.handed_out();
             if (more) meeting.hand_out(found);
-            if (begun) write(row, stage, here, now, total);
+            if (begun) {
+                write(row, here, now, total, [&](auto visit) {
+                    each(stage, here, [&](int p, const float(&xhat)[N], const float(&g)[N], const float(&)[N]) {
+                        visit(p, xhat, g);
+                    });
+                });
+            }
             request(row + depth * step, stage);
             stage = other;
             here = there;
             now = next;
             next = coming;
         }
-        copies_awaited(0);
     }
 };

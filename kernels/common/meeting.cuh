@@ -7,9 +7,10 @@
 
 #include "common/reduce.cuh"
 
-// LANES threads of a warp. STRIDE: threads between two vectors of one thread.
+// LANES threads of a warp. STRIDE: threads between two vectors of one thread. ALONE: nobody need be waited for.
 template <int LANES>
 struct Meeting {
+    static constexpr bool ALONE = true;
     static constexpr int STRIDE = LANES;
     float2 held;
 
@@ -29,6 +30,7 @@ struct Meeting {
 // A block. A warp has VECS * 32 vectors side by side, so that a thread's addresses are one base and constants.
 template <>
 struct Meeting<0> {
+    static constexpr bool ALONE = false;
     static constexpr int STRIDE = 32;
     static constexpr int SCRATCH = 4 * 32;  // float4
     float4* scratch;

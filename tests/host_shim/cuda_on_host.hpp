@@ -276,6 +276,11 @@ inline void launch(const Shape& shape, const std::function<void()>& body) {
 #define __syncwarp() static_cast<void>(::host::exchange(0, 0))
 #define __trap() ::host::trap()
 
+inline float atomicAdd(float* to, float value) {
+    const float before = *to;
+    *to = before + value;
+    return before;
+}
 inline float rsqrtf(float value) { return 1.0f / std::sqrt(value); }
 inline float __fdividef(float a, float b) { return a / b; }
 template <typename To, typename From>

@@ -161,12 +161,12 @@ class CudaKernel(Ours):
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu)
-        first = self._static(tensors.point, variant, self.kernel.launches[:1])
+        first = self._costs(tensors.point, variant, self.kernel.launches[:1])
         resident = first.get("blocks_per_sm", 1)  # not known of code the driver compiles
         names = self._names(tensors.point, gpu, tensors.alignment()) | variant | {"blocks_per_sm": resident}
-        scratch = self._scratch(names, gpu)
         if not tensors.point.rows:
             return empty(tensors)
+        scratch = self._scratch(names, gpu)
         steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.wanted(names)]
         return CudaLaunch(steps, tensors.outputs(), scratch)
 
@@ -199,9 +199,9 @@ class CudaKernel(Ours):
         return found
 
     def static(self, point: Point, variant: Variant) -> dict[str, int]:
-        return self._static(point, variant, self.kernel.launches)
+        return self._costs(point, variant, self.kernel.launches)
 
-    def _static(self, point: Point, variant: Variant, launches: Iterable[kernelfile.Launch]) -> dict[str, int]:
+    def _costs(self, point: Point, variant: Variant, launches: Iterable[kernelfile.Launch]) -> dict[str, int]:
         names = kernelfile.launch_names(point, 0, 0, 16) | variant
         found: dict[str, int] = {}
         for launch in launches:
