@@ -5,14 +5,15 @@
 // where = [
 //     "arch >= 80",
 //     "w_bytes == x_bytes",
-//     "block <= (512 if x_bytes == 4 else 256)",
+//     "block <= 256",
+//     "block * 384 <= (230400 if arch in (90, 100, 103) else 164864 if arch in (80, 87) else 99328)",
 //     "4 * block >= hidden * x_bytes // 16",
 //     "block <= 128 or 2 * block < hidden * x_bytes // 16",
 // ]
 // skip = [
 //     {when = "arch < 80", reason = "needs asynchronous copies to shared memory (sm_80 on)"},
 //     {when = "w_bytes != x_bytes", reason = "takes gamma in the type of x; persistent_bwd takes others"},
-//     {when = "hidden > 8192", reason = "a block's threads hold rows of at most 8192 elements"},
+//     {when = "hidden * x_bytes > 16384", reason = "a block's threads hold rows of at most 16384 bytes"},
 //     {when = "aligned < 16 or hidden * x_bytes % 16 > 0", reason = "a contrast for rows that begin and end on 16 bytes"},
 // ]
 //
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(128) clear_columns(float* __restrict__ partial
 }
 
 template <typename T, typename W, int NORM>
-__global__ void __launch_bounds__(sizeof(T) == 4 ? 512 : 256, 1)
+__global__ void __launch_bounds__(256, 1)
 atomic_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
            const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
            float* __restrict__ partial, long long rows, int hidden, long long x_stride, long long y_stride, float eps) {

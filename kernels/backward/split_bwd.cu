@@ -9,7 +9,7 @@
 //     "parts == 1 or (hidden >= 4096 and rows <= 1024)",
 //     "parts > 1 or block * 4 <= hidden or block <= 128",
 //     # chains of at most some thousand rows, so that a sum in fp32 stays one
-//     "(slices == 1 and rows <= 1024) or (slices == 32 and 256 <= rows and rows <= 65536) or (slices == 1024 and rows >= 8192)",
+//     "rows <= 1024 if slices == 1 else rows <= 65536 if slices == 32 else True",
 // ]
 // skip = [{when = "rows > 268435455", reason = "a grid holds at most 2147483647 blocks"}]
 //
