@@ -29,9 +29,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
 
-CUDA = ("naive_bwd",)
+CUDA = ("naive_bwd", "persistent_bwd", "cluster_bwd", "split_bwd", "atomic_bwd")
 TRITON = ("triton_bwd",)
-BLOCKS = [32, 96, 256]
+BLOCKS = [32, 96, 128, 256]
 SM_COUNT = 3  # so that blocks which stay take several rows, and not all the same number of them
 SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (1, 1, {}),
@@ -43,9 +43,24 @@ SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (9, 256, {"gamma": False}),
     (6, 1000, {"beta": False, "residual": "fp32"}),
     (4, 1023, {"gamma": False, "beta": False}),
-    (3, 2049, {"residual": "fp32", "stats": False}),
+    (3, 4099, {"residual": "fp32", "stats": False}),
+    (37, 520, {"beta": True}),
+    (70, 512, {}),
+    (61, 768, {"stats": False}),
+    (29, 1024, {"residual": "fp32"}),
+    (3, 8200, {"stats": False}),
 )
 KINDS = ("normal", "offset", "constant")
+# elements by which tensors are off their alignment; alike, or each in its own way
+SHIFTS: tuple[dict[str, int], ...] = (
+    {},
+    {},
+    {},
+    {"x": 1, "dy": 1, "dx": 1, "residual": 1},
+    {"x": 1, "dgamma": 1},
+    {"dy": 3, "dx": 1},
+    {"gamma": 1, "dbeta": 1},
+)
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +81,7 @@ class Job:
 
 
 def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
-    """Every shape in every type, with two variants each, drawn the same way every time."""
+    """Every shape in every type, with a variant each, drawn the same way every time."""
     draw = random.Random(kernel.stem)
     found = []
     for op in kernel.ops:
@@ -74,17 +89,18 @@ def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
             for param in dict.fromkeys((None, "fp32" if dtype != "fp32" else None)):
                 for rows, hidden, changes in SHAPES:
                     point = Point(op, dtype, rows, hidden, semantics=Semantics(param_dtype=param, **changes))
-                    shifts = draw.choice(({}, {"x": 1, "dgamma": 1}, {"dy": 3, "dx": 1}, {"gamma": 1, "dbeta": 1}))
+                    shifts = draw.choice(SHIFTS)
                     shifts = {name: off for name, off in shifts.items() if ops.has(point, name)}
                     aligned = 1 if shifts else kernelfile.pitch_alignment(point)
                     names = kernelfile.launch_names(point, 90, SM_COUNT, aligned) | {"blocks_per_sm": 1}
-                    variants = kernel.variants(BLOCKS, names)
+                    if kernel.refusal(names):
+                        continue
+                    variant = draw.choice(kernel.variants(BLOCKS, names))
+                    if variant.get("slices", 0) > 1:  # fewer, since fibers are slow
+                        variant = variant | {"slices": 3}
                     # statistics that are made anew are hardest where there is nothing but a mean
-                    kinds = ["constant" if point.semantics.stats is False else "offset", draw.choice(KINDS)]
-                    for kind, variant in zip(kinds, draw.choices(variants, k=2), strict=True):
-                        if "slices" in variant:  # fewer, since fibers are slow
-                            variant = variant | {"slices": 3}
-                        found.append(Job(point, kind, shifts, names | variant, variant))
+                    kind = "constant" if point.semantics.stats is False else draw.choice(("offset", *KINDS))
+                    found.append(Job(point, kind, shifts, names | variant, variant))
     return found
 
 
@@ -140,7 +156,7 @@ def run_cuda(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols:
     scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
     scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden}
     names = {name: tensors.get(name) for name in shim.POINTERS}
-    for launch in kernel.launches:
+    for launch in kernel.wanted(job.names):
         texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
         grid, block, smem, cluster = (int(kernelfile.evaluate(text, job.names)) for text in texts)
         shape = shim.Shape(grid, block, smem, max(cluster, 1), tuple(job.variant.values()))
@@ -171,29 +187,95 @@ def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) 
 
 
 PLANTED = [
-    # of which kernel, the text, what takes its place, and what that is
-    ("naive_bwd", "    __syncthreads();\n", "", "no barrier between the warps' sums"),
-    ("naive_bwd", "row < rows; row += slices", "row < rows - 1; row += slices", "the last row left out"),
-    ("naive_bwd", "other = 1; other < warps", "other = 1; other < warps - 1", "the last warp left out"),
-    ("naive_bwd", "(gradient(i) - level)", "(gradient(i) - 2 * level)", "mean subtracted twice"),
-    ("naive_bwd", "sums[1] = fmaf(g, found", "sums[1] = fmaf(1.0f, found", "mean of xhat alone"),
-    ("naive_bwd", "its.x) * its.y", "its.x)", "dgamma of what is not normalised"),
-    ("naive_bwd", "if (column >= hidden) return;", "", "columns past the end"),
-    ("naive_bwd", "found.pivot -= found.shift / found.rstd;", "", "what the rounded mean left"),
+    # of which kernel, in which file, the text, what takes its place, and what that is
+    ("naive_bwd", "backward/naive_bwd.cu", "    __syncthreads();\n", "", "no barrier between the warps' sums"),
+    (
+        "naive_bwd",
+        "backward/naive_bwd.cu",
+        "row < rows; row += slices",
+        "row < rows - 1; row += slices",
+        "the last row left out",
+    ),
+    (
+        "naive_bwd",
+        "backward/naive_bwd.cu",
+        "other = 1; other < warps",
+        "other = 1; other < warps - 1",
+        "the last warp left out",
+    ),
+    (
+        "naive_bwd",
+        "backward/naive_bwd.cu",
+        "(gradient(i) - level)",
+        "(gradient(i) - 2 * level)",
+        "mean subtracted twice",
+    ),
+    (
+        "naive_bwd",
+        "backward/naive_bwd.cu",
+        "sums[1] = fmaf(g, found",
+        "sums[1] = fmaf(1.0f, found",
+        "mean of xhat alone",
+    ),
+    ("naive_bwd", "backward/naive_bwd.cu", "its.x) * its.y", "its.x)", "dgamma of what is not normalised"),
+    ("naive_bwd", "backward/naive_bwd.cu", "if (column >= hidden) return;", "", "columns past the end"),
+    (
+        "naive_bwd",
+        "backward/naive_bwd.cu",
+        "found.pivot -= found.shift / found.rstd;",
+        "",
+        "what the rounded mean left",
+    ),
+    (
+        "persistent_bwd",
+        "common/gradient.cuh",
+        "copy_wait(depth - 2);",
+        "copy_wait(depth - 1);",
+        "a row before it has come",
+    ),
+    (
+        "persistent_bwd",
+        "common/gradient.cuh",
+        "request(row + depth * step, stage);\n            stage = other;",
+        "request(row + depth * step, other);\n            stage = other;",
+        "a row over another",
+    ),
+    ("persistent_bwd", "common/meeting.cuh", "        __syncthreads();\n", "", "no barrier at the meeting"),
+    (
+        "persistent_bwd",
+        "common/columns.cuh",
+        "group < static_cast<int>(blockDim.x) / LANES",
+        "group < 3",
+        "a warp's sums left out",
+    ),
+    (
+        "cluster_bwd",
+        "common/cluster.cuh",
+        "mails + turn % 2, rank, blocks, turn / 2 % 2",
+        "mails, rank, blocks, turn % 2",
+        "one mail for all rows",
+    ),
+    (
+        "split_bwd",
+        "backward/split_bwd.cu",
+        "if (row >= rows) continue;\n                const float4",
+        "if (row >= rows - 1) continue;\n                const float4",
+        "the last row left out",
+    ),
 ]
 
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("stem", "right", "wrong", "what"), PLANTED, ids=[f"{planted[0]}: {planted[-1]}" for planted in PLANTED]
+    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{planted[0]}: {planted[-1]}" for planted in PLANTED]
 )
-def test_a_planted_fault_is_seen(stem: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
+def test_a_planted_fault_is_seen(stem: str, file: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
-    path = tmp_path / "kernels" / "backward" / f"{stem}.cu"
+    path = tmp_path / "kernels" / file
     text = path.read_text()
     assert text.count(right) == 1, "the text to replace has changed"
     path.write_text(text.replace(right, wrong))
-    kernel = kernelfile.load(path)
+    kernel = kernelfile.load(tmp_path / "kernels" / "backward" / f"{stem}.cu")
     chosen = [job for job in jobs_of(kernel) if job.point.op == "layernorm_bwd" and job.point.dtype == "fp32"]
     assert problems(kernel, chosen, tmp_path), what
 

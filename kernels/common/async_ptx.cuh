@@ -34,3 +34,21 @@ __device__ __forceinline__ void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 #endif
 }
+
+// The same for a number that is known later, 0 to 6.
+__device__ __forceinline__ void copy_wait(int left) {
+    switch (left) {
+        case 0: copy_wait<0>(); break;
+        case 1: copy_wait<1>(); break;
+        case 2: copy_wait<2>(); break;
+        case 3: copy_wait<3>(); break;
+        case 4: copy_wait<4>(); break;
+        case 5: copy_wait<5>(); break;
+        default: copy_wait<6>(); break;
+    }
+}
+
+// Brings a line to L2, for whoever loads from it later.
+__device__ __forceinline__ void bring_to_l2(const void* place) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(place)));
+}

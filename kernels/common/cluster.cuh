@@ -19,6 +19,7 @@ struct Cluster {
     Mail* mail;
     int rank;
     int blocks;
+    unsigned parity = 0;  // of the times this mail was used before
 
     static __device__ __forceinline__ Cluster here(Mail* mail) {
         return {mail, static_cast<int>(cluster_rank()), static_cast<int>(cluster_blocks())};
@@ -38,11 +39,61 @@ struct Cluster {
         if (lane < blocks) send(mine, reinterpret_cast<V*>(mail->part) + warp, lane, &mail->arrived);
     }
 
-    // What all warps have handed out, in their order, once for each mail. A block has it when its barrier has counted the
+    // What all warps have handed out, in their order, once for each mail and parity. A block has it when its barrier has counted the
     // bytes; nobody writes to it any more then, so it may end.
     template <typename V>
     __device__ __forceinline__ const V* posted() const {
-        barrier_wait(&mail->arrived, 0);
+        barrier_wait(&mail->arrived, parity);
         return reinterpret_cast<const V*>(mail->part);
     }
+};
+
+// How the threads of a cluster meet once a row, over many rows; as meeting.cuh says. Nobody sends to a mail that is still
+// read: whoever sends for the row after next has what all sent for the next one, after they had read this one's.
+struct ClusterMeeting {
+    static constexpr bool ALONE = false;
+    static constexpr int STRIDE = 32;
+    static constexpr int MAILS = 4;  // of the sums by turns, of the statistics by turns
+    Cluster::Mail* mails;
+    int rank;
+    int blocks;
+    unsigned turn = 0, statistics = 0;
+
+    __device__ __forceinline__ explicit ClusterMeeting(Cluster::Mail* mails)
+        : mails(mails), rank(static_cast<int>(cluster_rank())), blocks(static_cast<int>(cluster_blocks())) {}
+
+    __device__ __forceinline__ int size() const { return sums().size(); }
+    __device__ __forceinline__ int lane() const { return sums().lane(); }
+    // The warps of all blocks take turns, so that every block has its share of a row of any length.
+    __device__ __forceinline__ int vector(int vecs) const {
+        return (static_cast<int>(threadIdx.x / 32) * blocks + rank) * vecs * 32 + static_cast<int>(threadIdx.x % 32);
+    }
+
+    __device__ __forceinline__ Cluster team() {
+        const unsigned now = statistics++;
+        return {mails + 2 + now % 2, rank, blocks, now / 2 % 2};
+    }
+
+    __device__ __forceinline__ void hand_out(float2 mine) {
+        float values[2] = {mine.x, mine.y};
+        Group<32>::sum(values);
+        sums().post(make_float2(values[0], values[1]));
+    }
+
+    __device__ __forceinline__ float2 handed_out() {
+        const Cluster cluster = sums();
+        const float2* const all = cluster.posted<float2>();
+        float values[2] = {0.0f, 0.0f};
+#pragma unroll 1
+        for (int i = threadIdx.x % 32; i < cluster.warps(); i += 32) {
+            values[0] += all[i].x;
+            values[1] += all[i].y;
+        }
+        Group<32>::sum(values);
+        ++turn;
+        return make_float2(values[0], values[1]);
+    }
+
+private:
+    __device__ __forceinline__ Cluster sums() const { return {mails + turn % 2, rank, blocks, turn / 2 % 2}; }
 };

@@ -36,6 +36,12 @@ __device__ __forceinline__ void send(float value, float* mine, unsigned rank, un
                  : "memory");
 }
 
+__device__ __forceinline__ void send(float2 value, float2* mine, unsigned rank, unsigned long long* barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there(mine, rank)),
+                 "f"(value.x), "f"(value.y), "r"(there(barrier, rank))
+                 : "memory");
+}
+
 __device__ __forceinline__ void send(float4 value, float4* mine, unsigned rank, unsigned long long* barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
                      there(mine, rank)),

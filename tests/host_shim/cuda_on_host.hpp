@@ -9,6 +9,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <setjmp.h>
 #include <ucontext.h>
 #include <vector_functions.h>
 
@@ -39,7 +40,9 @@ constexpr unsigned kWarp = 32;
 constexpr std::size_t kStackBytes = 128 * 1024;
 
 struct Thread {
-    ucontext_t context;
+    ucontext_t context;  // to begin with
+    jmp_buf waiting;     // to go on with: unlike swapcontext it asks nothing of the operating system
+    bool begun;
     std::unique_ptr<char[]> stack;
     uint3 index;
     unsigned awaits;  // generation of the cluster's barrier it arrived at
@@ -53,9 +56,18 @@ struct Warp {
     std::uint64_t value[2][kWarp] = {};
 };
 
+inline std::vector<std::unique_ptr<char[]>> spare;  // stacks of blocks that are gone
+
 struct Block {
     explicit Block(unsigned size) : size{size, 1, 1}, threads(size), warps((size + kWarp - 1) / kWarp) {
-        for (Thread& thread : threads) thread.stack.reset(new char[kStackBytes]);  // not touched before it is used
+        for (Thread& thread : threads) {
+            if (spare.empty()) spare.emplace_back(new char[kStackBytes]);  // not touched before it is used
+            thread.stack = std::move(spare.back());
+            spare.pop_back();
+        }
+    }
+    ~Block() {
+        for (Thread& thread : threads) spare.push_back(std::move(thread.stack));
     }
     uint3 index{};
     uint3 size;
@@ -63,7 +75,7 @@ struct Block {
     std::vector<Thread> threads;
     std::vector<Warp> warps;
     std::vector<uint4> memory;  // what the launch asked for, and a guard
-    ucontext_t scheduler;
+    jmp_buf scheduler;
     const std::function<void()>* body = nullptr;
     unsigned current = 0;
     unsigned at_barrier = 0;
@@ -84,8 +96,7 @@ inline Cluster* cluster = nullptr;
 inline Block* block = nullptr;  // of the thread whose turn it is
 
 inline void give_turn() {
-    Block* const mine = block;
-    swapcontext(&mine->threads[mine->current].context, &mine->scheduler);
+    if (_setjmp(block->threads[block->current].waiting) == 0) _longjmp(block->scheduler, 1);
 }
 
 // Waits until `generation` has moved on from `from`.
@@ -169,7 +180,7 @@ inline void prepare(Block& state, unsigned memory_bytes, const std::function<voi
     for (unsigned i = 0; i < state.size.x; ++i) {
         Thread& thread = state.threads[i];
         thread.index = {i, 0, 0};
-        thread.done = false;
+        thread.begun = thread.done = false;
         getcontext(&thread.context);
         thread.context.uc_stack.ss_sp = thread.stack.get();
         thread.context.uc_stack.ss_size = kStackBytes;
@@ -198,7 +209,10 @@ inline void take_turns(Block& state) {
         if (asleep > 0) continue;
         for (state.current = first; state.current < std::min(first + kWarp, state.size.x); ++state.current) {
             Thread& thread = state.threads[state.current];
-            if (!thread.done) swapcontext(&state.scheduler, &thread.context);
+            if (thread.done || _setjmp(state.scheduler) != 0) continue;  // the thread's turn is over
+            if (thread.begun) _longjmp(thread.waiting, 1);
+            thread.begun = true;
+            setcontext(&thread.context);
         }
     }
     if (!state.error.empty()) throw std::runtime_error(state.error);
@@ -262,6 +276,11 @@ inline void launch(const Shape& shape, const std::function<void()>& body) {
 #define __syncwarp() static_cast<void>(::host::exchange(0, 0))
 #define __trap() ::host::trap()
 
+inline float atomicAdd(float* to, float value) {
+    const float before = *to;
+    *to = before + value;
+    return before;
+}
 inline float rsqrtf(float value) { return 1.0f / std::sqrt(value); }
 inline float __fdividef(float a, float b) { return a / b; }
 // the compiler is told not to contract, so each of these is one operation, rounded once

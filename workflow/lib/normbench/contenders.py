@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -167,12 +167,13 @@ class CudaKernel(Ours):
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu)
-        resident = self.static(tensors.point, variant).get("blocks_per_sm", 1)  # not known of code the driver compiles
+        first = self._costs(tensors.point, variant, self.kernel.launched(variant)[:1])
+        resident = first.get("blocks_per_sm", 1)  # not known of code the driver compiles
         names = self._names(tensors.point, gpu, tensors.alignment()) | variant | {"blocks_per_sm": resident}
-        scratch = self._scratch(names, gpu)
         if not tensors.point.rows:
             return empty(tensors)
-        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.launched(names)]
+        scratch = self._scratch(names, gpu)
+        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.wanted(names)]
         return CudaLaunch(steps, tensors.outputs(), scratch)
 
     def _step(
@@ -202,9 +203,12 @@ class CudaKernel(Ours):
         return found
 
     def static(self, point: Point, variant: Variant) -> dict[str, int]:
+        return self._costs(point, variant, self.kernel.launched(variant))
+
+    def _costs(self, point: Point, variant: Variant, launches: Iterable[kernelfile.Launch]) -> dict[str, int]:
         names = kernelfile.launch_names(point, 0, 0, 16) | variant
         found: dict[str, int] = {}
-        for launch in self.kernel.launched(names):
+        for launch in launches:
             key = f"{point.op} {canonical_json(variant)} {launch.symbol(names)}"
             _worst(found, self._resources.get(key, {}))
         return found

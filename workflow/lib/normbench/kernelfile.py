@@ -210,6 +210,10 @@ class Kernel:
                 continue
         return True
 
+    def wanted(self, names: Names) -> list[Launch]:
+        """The launches of one variant at some work: of those that it makes, the ones whose grid has blocks."""
+        return [one for one in self.launched(names) if all(evaluate(size, names) for size in one.grid)]
+
     def compilations(self, blocks: tuple[int, ...] | list[int], arch: int) -> Iterator[dict[str, Any]]:
         """Names of everything to compile: op, dtype, param_dtype and variant, as far as known before launch."""
         for op, dtype in itertools.product(self.ops, self.dtypes):

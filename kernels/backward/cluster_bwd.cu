@@ -1,0 +1,108 @@
+// /// kernel
+// summary = "Clusters that stay: a row's columns over two to sixteen blocks, both sums through distributed shared memory."
+// ops = ["layernorm_bwd", "rmsnorm_bwd"]
+// dtypes = ["fp32", "fp16", "bf16"]
+// where = [
+//     # which variants exist
+//     "arch >= 90",
+//     "w_bytes == x_bytes",
+//     "block in (128, 256, 512)",
+//     "block < 512 or vecs == 2 or x_bytes == 4 or op == 'rmsnorm_bwd'",
+//     "block > 128 or vecs == 4",
+//     "cluster < 16 or arch in (90, 100)",
+//     "depth * vecs * block * 32 + 16448 <= (230400 if arch in (90, 100, 103) else 99328)",
+//     # 16-byte boundaries where rows have them
+//     "(odd == 0) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",
+//     # the threads must hold the row, not with half of them idle, nor in the largest cluster where a smaller one does
+//     "vecs * cluster * block >= hidden * x_bytes // 16",
+//     "vecs * cluster * block < hidden * x_bytes // 8 or (vecs, cluster, block) == (4, 2, 128)",
+//     "cluster < 16 or hidden * x_bytes > 98304",
+//     "depth < 6 or vecs * block >= 1024",
+// ]
+// skip = [
+//     {when = "arch < 90", reason = "needs thread block clusters (sm_90 on)"},
+//     {when = "w_bytes != x_bytes", reason = "takes gamma in the type of x; persistent_bwd takes others"},
+//     {when = "hidden > 131072 or (hidden > 65536 and arch not in (90, 100))", reason = "the threads of a cluster hold no longer rows"},
+// ]
+//
+// [axes]
+// block = "study"
+// cluster = [2, 4, 8, 16]  # blocks a row
+// vecs = [2, 4]            # 16-byte vectors of a row that a thread has
+// odd = [0, 1]             # rows may begin and end between 16-byte boundaries
+// depth = [3, 4, 6]        # rows in the ring, of which two are being used
+// slices = [0, 32]         # of the rows, one a cluster; 0: as many as there are clusters at a time
+//
+// [scratch]
+// partial = "even(rows, slices or sm_count // 16 * 16 * blocks_per_sm // cluster, 8 if odd else 1) * cdiv(hidden, 4) * 32"
+// count = "16"
+//
+// [[launches]]
+// name = "cluster_bwd<{T}, {W}, {NORM}, {vecs}, {odd}>"
+// grid = "cluster * even(rows, slices or sm_count // 16 * 16 * blocks_per_sm // cluster, 8 if odd else 1)"
+// block = "block"
+// cluster = "cluster"
+// smem = "depth * vecs * block * 32 + 16448"
+// args = ["x", "dy", "residual", "gamma", "mean", "rstd", "dx", "dbeta", "partial", "count", "rows", "hidden", "x_stride", "y_stride", "eps", "depth"]
+//
+// [[launches]]
+// name = "column_sums<{W}>"
+// grid = "2 * cdiv(hidden, 32)"
+// block = "128"
+// args = ["partial", "count", "dgamma", "dbeta", "hidden"]
+// ///
+// Decomposition: as persistent_bwd, with the columns of a row over the threads of two to sixteen blocks on neighbouring
+// multiprocessors. A thread keeps the sums of 2 or 4 vectors of columns in registers whatever the length of the row, and there is
+// one slice of partial sums a cluster, not one a block: 16 of them and more, where blocks of their own would write hundreds of
+// 131072 columns each. The warps of all blocks take turns in vectors, so that every block has its share of a row of any length.
+// As many clusters stay as fill 16 multiprocessors of every 16 (clusters of 16 fit no better). The row's two sums are sent
+// to every block's shared memory (st.async) and counted there; they are wanted a row later, so that nobody waits for the way
+// there, and there is no barrier of the cluster but the first.
+// Statistics: saved ones, asked for a row ahead; or made anew (common/statistics.cuh), for which the cluster meets once more.
+// Numerics: fp32; xhat from the centred value; sums in chains of at most 32 a thread, then a tree; one rounding of dx, after a
+// residual gradient was added, and one of each column sum.
+// Determinism: every sum has one order for a given number of clusters. With `slices` it is fixed: the same bits on
+// every GPU.
+// Boundaries: any hidden size up to 131072, any base and stride. With `odd` vectors lie where the boundaries are and single elements
+// at the ends of a row; a cluster stays with rows that begin alike. Tensors that lie differently go element by element.
+// Residual: asked for to L2 with the row, read with the second walk.
+// Known limits: needs sm_90; a cluster of 16 asks for what the architecture does not promise, and few of them fit. Few rows
+// leave multiprocessors idle.
+
+#include "common/cluster.cuh"
+#include "common/columns.cuh"
+
+template <typename T, typename W, int NORM, int VECS, int ODD>
+__global__ void __launch_bounds__(VECS == 2 || sizeof(T) == 4 || NORM == RMSNORM ? 512 : 384, 1)
+cluster_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
+            const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
+            float* __restrict__ partial, int* __restrict__ count, long long rows, int hidden, long long x_stride,
+            long long y_stride, float eps, int depth) {
+    constexpr int MAILS = ClusterMeeting::MAILS;
+    static_assert(MAILS * sizeof(Cluster::Mail) == 16448, "the header asks for it");
+    Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
+    uint4* const ring = reinterpret_cast<uint4*>(mails + MAILS);
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int i = 0; i < MAILS; ++i) barrier_init(&mails[i].arrived);
+    }
+    __syncwarp();
+    cluster_arrive();
+
+    ClusterMeeting meeting(mails);
+    const int first = static_cast<int>(blockIdx.x) / meeting.blocks, clusters = static_cast<int>(gridDim.x) / meeting.blocks;
+    const Backward<T, W> work{x, dy, residual, gamma, mean, rstd, dx, rows, hidden, x_stride, y_stride, eps};
+    const Slice slice = Slice::of(partial, first, clusters, hidden, dbeta != nullptr);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *count = clusters;
+
+    cluster_wait();  // all blocks can be sent to
+    const bool unusual = NORM == RMSNORM && dbeta != nullptr;
+    if (unusual || (ODD && !work.alike(clusters))) {
+        plain_rows<NORM>(work, meeting, slice, first, clusters);
+        return;
+    }
+    Walk<NORM, VECS, ODD, T, W, ClusterMeeting> walk(work, meeting, ring, first);
+    if (walk.span.body > VECS * meeting.size()) __trap();  // rather than a row cut short
+    walk.rows(first, clusters, depth);
+    hand_in(walk, slice);
+}

@@ -1,0 +1,80 @@
+// How the threads of a row meet once a row, over many rows: two sums each time, handed out a row before they are wanted.
+//
+// The calls come in turns: hand_out, then for every further row handed_out (of the row before) and hand_out. So what is handed
+// out at one turn is written where nobody reads any more: the reads of the turn before last lie before a barrier that all
+// have passed.
+#pragma once
+
+#include "common/reduce.cuh"
+
+// LANES threads of a warp. STRIDE: threads between two vectors of one thread. ALONE: nobody need be waited for.
+template <int LANES>
+struct Meeting {
+    static constexpr bool ALONE = true;
+    static constexpr int STRIDE = LANES;
+    float2 held;
+
+    __device__ __forceinline__ Meeting(float4*) : held{} {}
+    __device__ __forceinline__ int vector(int) const { return Group<LANES>::lane(); }
+    __device__ __forceinline__ Team<LANES> team() { return {nullptr}; }
+
+    __device__ __forceinline__ void hand_out(float2 mine) {
+        float values[2] = {mine.x, mine.y};
+        Group<LANES>::sum(values);
+        held = make_float2(values[0], values[1]);
+    }
+
+    __device__ __forceinline__ float2 handed_out() { return held; }
+};
+
+// A block. A warp has VECS * 32 vectors side by side, so that a thread's addresses are one base and constants.
+template <>
+struct Meeting<0> {
+    static constexpr bool ALONE = false;
+    static constexpr int STRIDE = 32;
+    static constexpr int SCRATCH = 4 * 32;  // float4
+    float4* scratch;
+    int turn = 0, statistics = 0;
+    int spread;  // half of the power of two that is not less than the number of warps
+
+    __device__ __forceinline__ Meeting(float4* scratch) : scratch(scratch), spread(1) {
+        while (2 * spread < static_cast<int>(blockDim.x / 32)) spread *= 2;
+        if (blockDim.x == 32) spread = 0;
+    }
+
+    __device__ __forceinline__ int size() const { return static_cast<int>(blockDim.x); }
+    __device__ __forceinline__ int lane() const { return static_cast<int>(threadIdx.x); }
+    __device__ __forceinline__ int vector(int vecs) const {
+        return static_cast<int>(threadIdx.x / 32) * vecs * 32 + static_cast<int>(threadIdx.x % 32);
+    }
+
+    // For one more meeting before the row's own, by turns in two places.
+    __device__ __forceinline__ Team<0> team() {
+        statistics ^= 1;
+        return {scratch + 64 + 32 * statistics};
+    }
+
+    __device__ __forceinline__ void hand_out(float2 mine) {
+        float values[2] = {mine.x, mine.y};
+        Group<32>::sum(values);
+        if (threadIdx.x % 32 == 0) place()[threadIdx.x / 32] = make_float2(values[0], values[1]);
+    }
+
+    // Every warp adds up what all have handed out, with as many shuffles as there are warps to tell apart.
+    __device__ __forceinline__ float2 handed_out() {
+        __syncthreads();
+        const int warp = static_cast<int>(threadIdx.x) & (spread > 0 ? 2 * spread - 1 : 0);
+        float2 found = make_float2(0.0f, 0.0f);
+        if (warp < static_cast<int>(blockDim.x / 32)) found = place()[warp];
+#pragma unroll 1
+        for (int offset = spread; offset > 0; offset /= 2) {
+            found.x += __shfl_xor_sync(0xffffffffu, found.x, offset);
+            found.y += __shfl_xor_sync(0xffffffffu, found.y, offset);
+        }
+        turn ^= 1;
+        return found;
+    }
+
+private:
+    __device__ __forceinline__ float2* place() const { return reinterpret_cast<float2*>(scratch + 32 * turn); }
+};
