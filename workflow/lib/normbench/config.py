@@ -101,6 +101,26 @@ Ops = Annotated[list[OpName], *_AXIS, AfterValidator(_ordered(tuple(OPS)))]
 DTypes = Annotated[list[DType], *_AXIS, AfterValidator(_ordered(schema.DTYPES))]
 Regimes = Annotated[list[Regime], *_AXIS, AfterValidator(_ordered(schema.REGIMES))]
 Patterns = Annotated[list[str], *_AXIS, AfterValidator(_sorted)]
+_Extent = r"[1-9][0-9]{0,9}"
+
+
+def _shapes(more: str, axis: int) -> Any:
+    """Lists of shapes of x of ``more`` axes (a count as in a pattern) behind the first, of which ``axis`` is normalised;
+    in one order without duplicates."""
+
+    def bounded(value: str) -> str:
+        if int(value.split("x")[axis]) > MAX_HIDDEN:
+            raise ValueError("more than 2^24 elements to normalise")
+        return value
+
+    shape = Annotated[str, AfterValidator(bounded), Field(pattern=f"^{_Extent}(x{_Extent}){more}$")]
+    return Annotated[list[shape], *_AXIS, AfterValidator(_sorted)]
+
+
+if TYPE_CHECKING:
+    Images = ImagesLast = Matrices = list[str]
+else:
+    Images, ImagesLast, Matrices = _shapes("{2,3}", 1), _shapes("{2,3}", -1), _shapes("{1}", -1)
 
 
 class _Section(BaseModel):
@@ -126,6 +146,21 @@ class SmallMemory(_Section):
 
     below_gb: _Real = Field(default=24.0, gt=0, description="cards with less memory than this (1e9 bytes) use the tier")
     elements: _Whole = Field(default=2**25, ge=1, description="elements per tensor in the stream regime on such cards")
+
+
+class Scale(_Section):
+    """Shapes of the scale-only norms (rmsnorm_channels, l1norm, l2norm), in the stream regime."""
+
+    channels: Images = Field(
+        default=["4x64x512x512"], description="images x channels x height x width, normalised over the channels"
+    )
+    channels_last: ImagesLast = Field(
+        default=["2x512x512x128", "4x512x512x64", "8x512x512x32"],
+        description="images x height x width x channels, as channels-last lies in memory, normalised over the channels",
+    )
+    rows: Matrices = Field(
+        default=["2048x65535"], description="rows x elements of l1norm and l2norm, normalised over the elements"
+    )
 
 
 class Study(_Section):
@@ -161,6 +196,7 @@ class Study(_Section):
         description="how an add op takes x + residual into its norm: as formed in fp32, or rounded to the type of x",
     )
     eps: _Real = Field(default=1e-5, gt=0, description="added to the variance, or to the mean square, inside the root")
+    scale: Scale = Field(default=Scale(), description="shapes of the scale-only norms")
     block: Blocks = Field(default=[64, 128, 256, 512, 1024], description="threads a block to sweep, multiples of 32")
     kernels: Patterns = Field(
         default=["*"], description="our kernels by stem pattern (`cta_*`); also path.cu or module:function from outside"

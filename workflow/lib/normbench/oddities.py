@@ -17,6 +17,8 @@ from normbench.points import ELEMENT_BYTES, Point, Semantics
 ROWS = (3, 4, 5, 6, 7)
 # one less and one more than blocks, vectors and warps like; then widths that vectors do like; then rows of many passes
 HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 1280, 4096, 16411, 16384, 65536)
+# of channel forms: images, channels, pixels; as above, and pixels that vectors like where channels do not
+CHANNELS = ((2, 3, 5), (3, 33, 49), (2, 64, 256), (1, 65, 1023), (2, 7, 32), (1, 128, 96), (1, 513, 8), (2, 1, 17))
 # a Triton kernel is compiled for each type, block and alignment, 0.7 s each: it gets so many shapes a (op, dtype)
 JIT_SHAPES = 5
 
@@ -34,7 +36,8 @@ class Odd:
         value = 16
         for name, elements in self.shift.items():
             value |= elements * ELEMENT_BYTES[ops.extent(self.point, name)[1]]
-        for pitch in (self.point.row_stride, self.point.hidden):
+        pixels = ops.inner(self.point)
+        for pitch in (self.point.row_stride, self.point.hidden) if pixels == 1 else (pixels,):
             value |= pitch * self.point.element_bytes
         return value & -value
 
@@ -60,7 +63,24 @@ def odds(op: str, dtype: str) -> Iterator[Odd]:
     for name in ops.inputs(wide) + ops.outputs(wide):
         if name not in ops.STATISTICS:
             yield Odd(wide, {name: 1})
-    semantics = [Semantics(row_stride=1027), Semantics(row_stride=1032), Semantics(gamma=False, beta=False)]
+    semantics = [Semantics(row_stride=1027), Semantics(row_stride=1032)]
+    if ops.OPS[op].scale:
+        yield from _channels(op, dtype)
+    else:
+        semantics += _parametrised(op, dtype)
+    for one in semantics:
+        yield Odd(replace(wide, semantics=one))
+        yield Odd(Point(op, dtype, 3, 1023, semantics=one))
+
+
+def _channels(op: str, dtype: str) -> Iterator[Odd]:
+    points = [ops.point_of(op, dtype, dims, semantics=Semantics(axis=1)) for dims in CHANNELS]
+    yield from (Odd(point) for point in points)
+    yield from (Odd(points[2], {name: 1}) for name in ("x", "y"))
+
+
+def _parametrised(op: str, dtype: str) -> list[Semantics]:
+    semantics = [Semantics(gamma=False, beta=False)]
     if ops.OPS[op].backward:
         semantics += [Semantics(stats=False), Semantics(residual="fp32")]
     else:
@@ -69,9 +89,7 @@ def odds(op: str, dtype: str) -> Iterator[Odd]:
         semantics += [Semantics(beta=False), Semantics(gamma=False)]
     if dtype != "fp32":
         semantics += [Semantics(param_dtype="fp32")]
-    for one in semantics:
-        yield Odd(replace(wide, semantics=one))
-        yield Odd(Point(op, dtype, 3, 1023, semantics=one))
+    return semantics
 
 
 def launches(kernel: Kernel, blocks: Sequence[int], arch: int, sm_count: int) -> list[Launch]:

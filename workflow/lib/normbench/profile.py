@@ -48,7 +48,7 @@ def representative(points: Sequence[Point], kernel: Kernel, dtype: str, hidden: 
     served = [
         point
         for point in points
-        if point.regime == "stream" and point.op in kernel.ops and point.dtype in kernel.dtypes
+        if point.regime == "stream" and kernel.serves(point)
     ]
     return min(
         served,
