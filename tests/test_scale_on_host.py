@@ -18,8 +18,7 @@ import pytest
 
 from normbench import adversary, check, kernelfile, nvrtc, ops
 from normbench.inputs import Case, every
-from normbench.points import Point, Semantics
-from normbench.tensors import Tensors, make_inputs, make_outputs
+from normbench.tensors import Tensors
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))

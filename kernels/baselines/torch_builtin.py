@@ -1,4 +1,4 @@
-"""Scale-only norms by the functions torch has for them in place of the definition: fewer passes, no temporary as large as x."""
+"""Scale-only norms by the functions that torch has for them: fewer passes than the definition, no temporary like x."""
 
 import torch
 

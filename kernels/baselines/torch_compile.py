@@ -1,7 +1,7 @@
 """torch.compile of the eager function: default mode, one full graph, static shapes, compiled anew for every point.
 
-Backward: of the formula that torch decomposes its own operators into, in fp32. Scale-only norms: of their definitions, in
-fp32.
+Backward: of the formula that torch decomposes its own operators into, in fp32. Scale-only norms: of their definitions,
+in fp32.
 """
 
 import torch

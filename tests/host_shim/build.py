@@ -14,7 +14,9 @@ from normbench import kernelfile
 HERE = Path(__file__).parent
 POINTERS = kernelfile.TENSORS
 _SIGNATURE = ", ".join(f"void* {name}" for name in POINTERS)
-_SIGNATURE += ", void* const* scratch, long long rows, int hidden, int inner, long long x_stride, long long y_stride, float eps"
+_SIGNATURE += (
+    ", void* const* scratch, long long rows, int hidden, int inner, long long x_stride, long long y_stride, float eps"
+)
 
 
 def build(kernel: kernelfile.Kernel, symbols: Iterable[str], includes: Iterable[str], folder: Path) -> ctypes.CDLL:

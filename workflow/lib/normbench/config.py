@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -105,8 +105,10 @@ _Extent = r"[1-9][0-9]{0,9}"
 
 
 def _shapes(more: str, axis: int) -> Any:
-    """Lists of shapes of x of ``more`` axes (a count as in a pattern) behind the first, of which ``axis`` is normalised;
-    in one order without duplicates."""
+    """Lists of shapes of x, in one order without duplicates.
+
+    more: how many axes there are behind the first, as in a pattern. axis: the one that is normalised.
+    """
 
     def bounded(value: str) -> str:
         if int(value.split("x")[axis]) > MAX_HIDDEN:
@@ -118,7 +120,9 @@ def _shapes(more: str, axis: int) -> Any:
 
 
 if TYPE_CHECKING:
-    Images = ImagesLast = Matrices = list[str]
+    Images: TypeAlias = list[str]
+    ImagesLast: TypeAlias = list[str]
+    Matrices: TypeAlias = list[str]
 else:
     Images, ImagesLast, Matrices = _shapes("{2,3}", 1), _shapes("{2,3}", -1), _shapes("{1}", -1)
 

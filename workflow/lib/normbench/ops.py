@@ -206,8 +206,8 @@ def _axis(op: str, semantics: Semantics) -> int:
 
 
 def inner(point: Point) -> int:
-    """Elements of x from one element of a row to its next: 1, or of a channel form the pixels of an image, which are all
-    that lies behind axis 1 of its shape."""
+    """Elements of x from one element of a row to its next: 1, or of a channel form the pixels of an image, which are
+    all that lies behind axis 1 of its shape."""
     return math.prod(point.dims[2:]) if _axis(point.op, point.semantics) == 1 else 1
 
 
@@ -326,11 +326,11 @@ def flops(point: Point) -> int:
 
 
 def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """Outputs in float64 of the inputs as rounded to their dtype; x, residual and dy are (rows, hidden), or of a channel
-    form as ``extent`` says.
+    """Outputs in float64 of the inputs as rounded to their dtype; x, residual and dy are (rows, hidden), or of a
+    channel form as ``extent`` says.
 
-    Returns y (rows, hidden), the statistics the op has, shaped (rows,), and for an add op the exact sum; of a backward op
-    what ``gradients.reference`` returns.
+    Returns y (rows, hidden), the statistics the op has, shaped (rows,), and for an add op the exact sum; of a backward
+    op what ``gradients.reference`` returns.
     """
     import torch
 
