@@ -108,9 +108,10 @@ class Attempt:
     def _expected(self, tensors: Tensors) -> Expected:
         """Of the rows that are compared; column sums of all rows."""
         given = self._judged_part(tensors.inputs)
-        expected = expect(self.case.point.with_rows(len(given["x"])), given, with_torch=not self.case.large)
-        if self.case.large:
-            expected.targets |= expect_columns(self.case.point, tensors.inputs)
+        if not self.case.large:
+            return expect(self.case.point, given, with_torch=True)
+        expected = expect(self.case.point.with_rows(len(given["x"])), given)
+        expected.targets |= expect_columns(self.case.point, tensors.inputs)
         return expected
 
     def _variant(self, tensors: Tensors, variant: Variant) -> dict[str, Any]:

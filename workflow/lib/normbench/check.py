@@ -162,8 +162,9 @@ def expect(point: Point, inputs: dict[str, torch.Tensor | None], with_torch: boo
 def expect_columns(point: Point, inputs: dict[str, torch.Tensor | None]) -> dict[str, Target]:
     """The column sums alone, for a point whose other outputs would not fit."""
     sums: dict[str, torch.Tensor] = {}
-    for _, part in _parts(point, inputs):
-        _add(sums, ops.reference(point, part))
+    if set(ops.outputs(point)) & set(ops.COLUMN_SUMS):
+        for _, part in _parts(point, inputs):
+            _add(sums, ops.reference(point, part))
     return _columns(point, sums)
 
 
