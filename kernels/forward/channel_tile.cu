@@ -7,12 +7,12 @@
 //     # which variants exist
 //     "vec == 1 or vec == 16 // x_bytes",
 //     "block % lanes == 0",
-//     "block <= (512 if vecs * vec >= 64 else 1024)",
-//     "vec > 1 or (vecs < 16 and lanes >= 32)",
+//     "block <= (512 if vecs * vec == 64 else 1024)",
+//     "vec > 1 or lanes >= 32",
 //     # 16-byte vectors where the pixels of a channel have them, single elements for the others
 //     "(vec > 1) == (aligned >= 16)",
 //     # the registers must hold the tile, unless they are as many as there are; not twice as many as it needs
-//     "vecs * (block // lanes) >= hidden or (hidden > (1024 if vec > 1 else 256) and vecs == 8 and lanes == (8 if vec > 1 else 32) and block >= 512)",
+//     "vecs * (block // lanes) >= hidden or (vecs == 8 and lanes == (8 if vec > 1 else 32) and block >= 512 and hidden > (4096 if vec == 8 else 8192) // lanes)",
 //     "vecs * (block // lanes) < 2 * hidden or (vecs == 4 and block == 64)",
 // ]
 // skip = [{when = "rows > 8589934592", reason = "a grid holds at most 2147483647 tiles, of 4 pixels at least"}]
@@ -20,7 +20,7 @@
 // [axes]
 // block = "study"
 // lanes = [8, 16, 32, 64]  # threads along the pixels
-// vecs = [4, 8, 16]        # channels a thread
+// vecs = [4, 8]            # channels a thread
 // vec = [1, 4, 8]          # pixels a load
 //
 // [[launches]]
@@ -37,12 +37,12 @@
 // threads.
 // Statistics: sums of |x| or x^2 for each pixel; each thread over its channels, then all groups' parts through shared
 // memory, with one barrier, in the same order in every thread.
-// Numerics: fp32; chains of at most 16, then one of at most 128 groups; eps inside the root; l1norm and l2norm have none, so
+// Numerics: fp32; chains of at most 8, then one of at most 128 groups; eps inside the root; l1norm and l2norm have none, so
 // a pixel of zeros is NaN, as in torch; one rounding at the end.
 // Boundaries: any number of channels, pixels and images, any base. Where a channel's pixels do not begin and end on 16 bytes
 // they go one by one, coalesced. More channels than the registers hold are read again from L2 mostly.
 // Saved tensors: none. y may be x.
-// Known limits: more than 1024 channels (256 where pixels go one by one) are read twice in part.
+// Known limits: more channels than 1024 in fp32, 512 in 16 bits, 256 where pixels go one by one are read twice in part.
 
 #include "common/element.cuh"
 #include "common/memory.cuh"
@@ -103,7 +103,7 @@ struct Quads<1> {
 };
 
 template <typename T, int NORM, int VECS, int VEC>
-__global__ void __launch_bounds__(VECS * VEC >= 64 ? 512 : 1024, 1)
+__global__ void __launch_bounds__(VECS * VEC == 64 ? 512 : 1024, 1)
 channel_tile(const T* __restrict__ x, T* __restrict__ y, int lanes, long long rows, int hidden, int inner, float eps) {
     const int lane = static_cast<unsigned>(threadIdx.x) % static_cast<unsigned>(lanes);
     const int group = static_cast<unsigned>(threadIdx.x) / static_cast<unsigned>(lanes);

@@ -195,6 +195,8 @@ def _channels(make: _Maker) -> Iterator[Case]:
     """Images, channels, pixels: each beside what vectors, tiles and the parts of a block would like."""
     for channels in (1, 2, 3, 31, 32, 33, 64, 65, 128, 200, 512, 1030):
         yield make.channels(f"channels_{channels}", (3, channels, 8, 8), normal(1.0))
+    for channels in (32, 256):  # last in memory; others are sizes of rows above
+        yield make(f"channels_last_{channels}", 77, channels, normal(1.0))
     for pixels in (2, 3, 7, 33, 49, 255, 256, 1023):
         yield make.channels(f"pixels_{pixels}", (2, 64, pixels), normal())
     for images in (1, 257, 65537):
