@@ -6,8 +6,11 @@ tests/host_shim says what this can find and what it cannot.
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import random
 import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from normbench import adversary, check, kernelfile, nvrtc, ops
+from normbench import adversary, check, contenders, kernelfile, nvrtc, ops
 from normbench.inputs import Case, every, normal
 from normbench.points import Point
 from normbench.tensors import Tensors
@@ -28,16 +31,15 @@ from host_shim import build as shim  # noqa: E402 - the folder is no package of 
 
 SCALES = [name for name, op in ops.OPS.items() if op.scale]
 OWN = ("channel_tile", "short_row")  # they serve nothing else
+TRITON = ("triton_tile", "triton_row")
 SHARED = ("naive", "cta_row", "span_row", "cluster_row")
 BLOCKS = [64, 96, 128, 256, 512]
 ELEMENTS = 30_000  # of a case, at most: fibers are slow
 
 AXES = ("block", "lanes", "vecs", "vec", "rows_each", "cluster", "odd")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
-]
+pytestmark = pytest.mark.slow
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ def inputs_of(kernel: kernelfile.Kernel, op: str, dtype: str, draw: random.Rando
         return small
     rows = [case for case in small if ops.layout(case.point) == "rows"]
     long = [Case(f"row_{hidden}", Point(op, dtype, 2, hidden), normal(1.0)) for hidden in (5003, 20011)]
+    if kernel.lang == "triton":
+        return small if "channels" in kernel.layouts else rows
     return draw.sample(rows, 12) + (long if kernel.stem == "cluster_row" else [])
 
 
@@ -80,10 +84,14 @@ def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
                 names = kernelfile.launch_names(case.point, 90, 132, tensors.alignment())
                 variants = [] if kernel.refusal(names) else kernel.variants(BLOCKS, names)
                 draw.shuffle(variants)
-                templates = {kernel.launches[0].symbol(names | variant): variant for variant in variants}
+                templates = {symbol(kernel, names | variant): variant for variant in variants}
                 chosen = list(templates.values())[: None if kernel.stem in OWN else 1]
                 found += [Job(case, tensors, names | variant) for variant in chosen]
     return found
+
+
+def symbol(kernel: kernelfile.Kernel, names: dict[str, Any]) -> str:
+    return kernel.launches[0].symbol(names) if kernel.launches else ""
 
 
 def built(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> tuple[ctypes.CDLL, list[str]]:
@@ -107,7 +115,12 @@ def problem(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: 
         shim.launch(library, symbols.index(launch.symbol(job.names)), shape, pointers, **scalars)
     except RuntimeError as error:
         return str(error)
-    verdict = check.check(check.expect(point, tensors.inputs), tensors.outputs())
+    return judged(tensors, before)
+
+
+def judged(tensors: Tensors, before: int) -> str | None:
+    """What is wrong with the outputs, or None. before: the fingerprint of the inputs."""
+    verdict = check.check(check.expect(tensors.point, tensors.inputs), tensors.outputs())
     if verdict.status not in ("ok", "out_of_range"):
         return f"{verdict.status}: {verdict.reason}"
     if not all(item.guards_intact() for item in tensors.guarded.values()):
@@ -121,6 +134,7 @@ def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[s
     return [f"{job}: {wrong}" for job, wrong in found if wrong]
 
 
+@needs_compiler
 @pytest.mark.parametrize("stem", [*OWN, *SHARED])
 def test_every_small_input_is_answered(stem: str, tmp_path: Path) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
@@ -133,3 +147,81 @@ def test_every_small_input_is_answered(stem: str, tmp_path: Path) -> None:
         if names["op"] in SCALES
     }, "an input is missing that wants this variant"
     assert problems(kernel, jobs, tmp_path) == []
+
+
+PLANTED = [
+    # in which file of which kernel, the text, what takes its place, and what that is
+    ("channel_tile", "forward/channel_tile.cu", "    __syncthreads();\n", "", "no barrier between the groups"),
+    ("channel_tile", "forward/channel_tile.cu", "image * (hidden - 1) * inner", "0", "one image taken for all"),
+    (
+        "channel_tile",
+        "forward/channel_tile.cu",
+        "< hidden) write(",
+        "< hidden - 1) write(",
+        "the last channel not written",
+    ),
+    (
+        "channel_tile",
+        "forward/channel_tile.cu",
+        "for (int at = lane;",
+        "for (int at = lane + lanes;",
+        "a group left out",
+    ),
+    ("channel_tile", "forward/channel_tile.cu", "        add(pixels);\n", "", "channels past the registers left out"),
+    ("short_row", "forward/short_row.cu", "if (row >= rows) break;", "if (row > rows) break;", "a row past the last"),
+    ("short_row", "forward/short_row.cu", "    Near::sum(scale);\n", "", "a thread's own sum for the row's"),
+    ("short_row", "forward/short_row.cu", "side_by_side * EACH", "side_by_side", "blocks that overlap"),
+    ("short_row", "common/scale.cuh", "sum + fabsf(value)", "sum + value", "signs that cancel"),
+    ("short_row", "common/scale.cuh", "return rsqrtf(sum);", "return rsqrtf(sum * inverse);", "mean in place of sum"),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{planted[0]}: {planted[-1]}" for planted in PLANTED]
+)
+def test_a_planted_fault_is_seen(stem: str, file: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
+    path = tmp_path / "kernels" / file
+    text = path.read_text()
+    assert text.count(right) == 1, "the text to replace has changed"
+    path.write_text(text.replace(right, wrong))
+    kernel = kernelfile.load(tmp_path / "kernels" / "forward" / f"{stem}.cu")
+    op = "l2norm" if "mean" in what else "l1norm"
+    chosen = [job for job in jobs_of(kernel) if job.case.point.op == op and job.case.point.dtype == "fp32"]
+    assert problems(kernel, chosen, tmp_path), what
+
+
+# Triton, whose interpreter is chosen when it is first imported, so in a process of its own
+
+
+def main() -> None:
+    """In the interpreter's process: print what is wrong, as JSON."""
+    wrong = []
+    for stem in TRITON:
+        kernel = kernelfile.load(ROOT / "kernels" / "triton" / f"{stem}.py")
+        module = contenders.load_module(kernel.path)
+        for job in interpreted(kernel):
+            job.tensors.poison()
+            before = job.tensors.fingerprint()
+            module.launch(contenders.namespace(job.tensors), **{name: job.names[name] for name in kernel.axes})
+            if text := judged(job.tensors, before):
+                wrong.append(f"{stem} {job}: {text}")
+    print(json.dumps(wrong))
+
+
+def interpreted(kernel: kernelfile.Kernel) -> list[Job]:
+    """Some of few programs, for the interpreter is slow by the program; it also makes zeros of bf16's denormals."""
+    jobs = [job for job in jobs_of(kernel) if job.case.point.rows <= 300 and job.case.name != "denormals"]
+    return random.Random(kernel.stem).sample(jobs, min(80, len(jobs)))
+
+
+def test_triton_agrees_with_float64() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+if __name__ == "__main__":
+    main()

@@ -194,7 +194,9 @@ def _special_values(make: _Maker) -> Iterator[Case]:
 def _channels(make: _Maker) -> Iterator[Case]:
     """Images, channels, pixels: each beside what vectors, tiles and the parts of a block would like."""
     for channels in (1, 2, 3, 31, 32, 33, 64, 65, 128, 200, 512, 1030):
-        yield make.channels(f"channels_{channels}", (3, channels, 8, 8), normal(1.0))
+        image = (3, channels, 8, 8) if channels < 512 else (2, channels, 2, 4)
+        yield make.channels(f"channels_{channels}", image, normal(1.0))
+    yield make.channels("channels_300_pixels_7", (2, 300, 7), normal(1.0))
     for channels in (32, 256):  # last in memory; others are sizes of rows above
         yield make(f"channels_last_{channels}", 77, channels, normal(1.0))
     for pixels in (2, 3, 7, 33, 49, 255, 256, 1023):
