@@ -18,7 +18,7 @@ ROWS = (3, 4, 5, 6, 7)
 # one less and one more than blocks, vectors and warps like; then widths that vectors do like; then rows of many passes
 HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 4096, 5003, 16383, 16384, 65540)
 # of a scale-only norm, whose kernels mostly have met the others already; the last on 16 bytes are a warp's and less
-SCALED = (33, 1023, 5003, 32, 64, 128, 256, 65536)
+SCALED = (33, 1023, 5003, 32, 64, 256, 65536)
 # of its channel form: images, channels, pixels; as above, and pixels that vectors like where channels do not
 CHANNELS = ((2, 3, 5), (3, 33, 49), (2, 64, 256), (1, 65, 1023), (2, 7, 32), (1, 128, 96), (1, 513, 8), (2, 1, 17))
 # a Triton kernel is compiled for each type, block and alignment, 0.7 s each: it gets so many shapes a (op, dtype)
