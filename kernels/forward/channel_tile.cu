@@ -7,12 +7,12 @@
 //     # which variants exist
 //     "vec == 1 or vec == 16 // x_bytes",
 //     "block % lanes == 0",
-//     "block <= (512 if vecs * vec == 64 else 1024)",
+//     "block <= (512 if vecs == 8 and vec > 1 else 1024)",
 //     "vec > 1 or lanes >= 32",
 //     # 16-byte vectors where the pixels of a channel have them, single elements for the others
 //     "(vec > 1) == (aligned >= 16)",
 //     # the registers must hold the tile, unless they are as many as there are; not twice as many as it needs
-//     "vecs * (block // lanes) >= hidden or (vecs == 8 and lanes == (8 if vec > 1 else 32) and block >= 512 and hidden > (4096 if vec == 8 else 8192) // lanes)",
+//     "vecs * (block // lanes) >= hidden or (vecs == 8 and lanes == (8 if vec > 1 else 32) and block >= 512 and hidden > (512 if vec > 1 else 256))",
 //     "vecs * (block // lanes) < 2 * hidden or (vecs == 4 and block == 64)",
 // ]
 // skip = [{when = "rows > 8589934592", reason = "a grid holds at most 2147483647 tiles, of 4 pixels at least"}]
@@ -42,7 +42,7 @@
 // Boundaries: any number of channels, pixels and images, any base. Where a channel's pixels do not begin and end on 16 bytes
 // they go one by one, coalesced. More channels than the registers hold are read again from L2 mostly.
 // Saved tensors: none. y may be x.
-// Known limits: more channels than 1024 in fp32, 512 in 16 bits, 256 where pixels go one by one are read twice in part.
+// Known limits: more than 512 channels, 256 where pixels go one by one, are read twice in part.
 
 #include "common/element.cuh"
 #include "common/memory.cuh"
@@ -103,7 +103,7 @@ struct Quads<1> {
 };
 
 template <typename T, int NORM, int VECS, int VEC>
-__global__ void __launch_bounds__(VECS * VEC == 64 ? 512 : 1024, 1)
+__global__ void __launch_bounds__(VECS == 8 && VEC > 1 ? 512 : 1024, 1)
 channel_tile(const T* __restrict__ x, T* __restrict__ y, int lanes, long long rows, int hidden, int inner, float eps) {
     const int lane = static_cast<unsigned>(threadIdx.x) % static_cast<unsigned>(lanes);
     const int group = static_cast<unsigned>(threadIdx.x) / static_cast<unsigned>(lanes);
@@ -112,7 +112,7 @@ channel_tile(const T* __restrict__ x, T* __restrict__ y, int lanes, long long ro
     const bool inside = pixel < rows;  // a vector lies in one image, whose pixels are a multiple of it
     const long long image = static_cast<unsigned long long>(pixel) / static_cast<unsigned>(inner);
     const long long first = image * (hidden - 1) * inner + pixel + static_cast<long long>(group) * inner;
-    long long step = static_cast<long long>(groups) * inner;  // from a channel of this thread to its next
+    const long long step = static_cast<long long>(groups) * inner;  // from a channel of this thread to its next
 
     Pixels<T, VEC> held[VECS];
     const T* from = x + first;
@@ -156,8 +156,6 @@ channel_tile(const T* __restrict__ x, T* __restrict__ y, int lanes, long long ro
 #pragma unroll
     for (int j = 0; j < VEC; ++j) sum[j] = Scale<NORM>::of(sum[j], inverse, eps);
 
-    // made anew, the addresses are one pair of registers; remembered from the loads they are one a channel
-    asm volatile("" : "+l"(step));
     const auto write = [&](Pixels<T, VEC>& pixels, T* to) {
         float values[VEC];
         pixels.unpack(values);
@@ -165,16 +163,19 @@ channel_tile(const T* __restrict__ x, T* __restrict__ y, int lanes, long long ro
         for (int j = 0; j < VEC; ++j) values[j] *= sum[j];
         pixels.store(to, values);
     };
-    T* to = y + first;
+    long long at = first;
 #pragma unroll
-    for (int k = 0; k < VECS; ++k, to += step) {
+    for (int k = 0; k < VECS; ++k, at += step) {
         held[k].forget();
-        if (inside && group + k * groups < hidden) write(held[k], to);
+        // where the compiler sees through the place, it derives that of each word from the channel before and stores words
+        // of 4 bytes; and remembers all places from the loads, two registers a channel
+        asm volatile("" : "+l"(at));
+        if (inside && group + k * groups < hidden) write(held[k], y + at);
     }
 #pragma unroll 1
-    for (int c = group + VECS * groups; inside && c < hidden; c += groups, to += step) {
+    for (int c = group + VECS * groups; inside && c < hidden; c += groups, at += step) {
         Pixels<T, VEC> pixels;
-        pixels.template load<false>(x + (to - y), true);
-        write(pixels, to);
+        pixels.template load<false>(x + at, true);
+        write(pixels, y + at);
     }
 }
