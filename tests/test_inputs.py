@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -63,10 +64,12 @@ def test_hidden_sizes_lie_on_and_beside_every_power_of_two_a_block_may_have() ->
 
 
 def beyond(case: Case) -> bool:
-    """Squares that overflow fp32, or a gradient that overflows fp16."""
+    """Squares that overflow fp32, or a gradient that overflows fp16; a scale that is a denormal in fp32."""
     if ops.OPS[case.point.op].backward:
         return case.name == "K17.1e-12" and case.point.dtype == "fp16"
-    return case.name == "K4"
+    if case.name == "denormals" and case.point.dtype != "fp16":
+        return case.point.op in ("l1norm", "l2norm")
+    return case.name == "K4" and case.point.op != "l1norm"
 
 
 @pytest.mark.parametrize("case", SMALL, ids=label)
@@ -74,6 +77,7 @@ def test_a_right_answer_passes_every_input(case: Case) -> None:
     """float64 rounded once: if it fails, the input asks for what nobody can give."""
     tensors = place(case, GPU)
     exact = ops.reference(case.point, tensors.inputs)
+    exact |= {name: ops.laid_out(case.point, exact[name]) for name in ops.LARGE if name in exact}
     outputs = {name: tensor.copy_(exact[name]) for name, tensor in tensors.outputs().items()}
 
     verdict = check(expect(case.point, tensors.inputs), outputs)
@@ -88,8 +92,8 @@ def test_an_input_is_finite_but_where_its_name_says_otherwise(case: Case) -> Non
     x = place(case, GPU).inputs["x"]
     assert x is not None
 
-    special = case.name.startswith(("K23.last", "nan", "inf", "minus_inf"))
-    assert x.shape == (case.point.rows, case.point.hidden)
+    special = case.name.startswith(("K23.last", "K23.pixel", "nan", "inf", "minus_inf"))
+    assert ops.as_rows(case.point, x).shape == (case.point.rows, case.point.hidden)
     assert int((~x.isfinite()).sum()) == int(special)
 
 
@@ -152,7 +156,7 @@ def test_gamma_in_fp32_does_not_survive_a_cast_to_fp16() -> None:
     assert ops.reference(tensors.point, tensors.inputs)["y"].half().isfinite().all()
 
 
-@pytest.mark.parametrize("op", [op for op in ops.OPS if not ops.OPS[op].backward])
+@pytest.mark.parametrize("op", [op for op in ops.OPS if "rstd" in ops.OPS[op].outputs])
 def test_eps_is_seen_in_a_zero_row(op: str) -> None:
     """K17."""
     for eps in ("1e-12", "1e-08", "1e-05"):
@@ -175,6 +179,25 @@ def test_one_row_of_four_has_the_nan_in_its_last_column() -> None:
     assert x is not None
 
     assert x.isnan().nonzero().tolist() == [[1, 1022]]
+
+
+# of the scale-only norms
+
+
+@pytest.mark.parametrize("op", [op for op in ops.OPS if ops.OPS[op].scale])
+def test_a_case_of_a_norm_without_parameters_asks_for_none(op: str) -> None:
+    for case in every(op, "bf16"):
+        asked = json.loads(str(case.point.semantics)) if str(case.point.semantics) != "default" else {}
+        assert set(asked) <= {"axis", "row_stride", *(["eps"] if ops.OPS[op].has_eps else [])}, case.name
+
+
+def test_a_nan_pixel_lies_between_pixels_that_are_numbers() -> None:
+    """K23: its neighbours in memory are pixels of other rows."""
+    x = named("K23.pixel", "rmsnorm_channels").inputs["x"]
+    assert x is not None
+
+    assert x.shape == (2, 64, 63)
+    assert x.isnan().nonzero().tolist() == [[1, 63, 7]]
 
 
 # of the gradients

@@ -25,6 +25,9 @@ def prepare(t):
     return run
 
 
+prepare_scale = prepare
+
+
 def prepare_backward(t):
     """A launch of torch's addition into dx."""
     dx = t.dx

@@ -1,6 +1,7 @@
 """torch.compile of the eager function: default mode, one full graph, static shapes, compiled anew for every point.
 
-Backward: of the formula that torch decomposes its own operators into, in fp32.
+Backward: of the formula that torch decomposes its own operators into, in fp32. Scale-only norms: of their definitions,
+in fp32.
 """
 
 import torch
@@ -61,6 +62,33 @@ def _compile(t, function, arguments):
         if torch._dynamo.utils.counters["stats"]["unique_graphs"] != 1:
             raise RuntimeError("torch.compile ran no compiled graph")
     return _compiled[t.point.key]
+
+
+def _scaled(t):
+    """The definition of a scale-only norm, of x alone."""
+    kind, eps = t.norm, t.eps
+
+    def scaled(x):
+        wide = x.float()
+        if kind == "l1norm":
+            scale = torch.mean(torch.abs(wide), dim=1, keepdim=True)
+        elif kind == "l2norm":
+            scale = torch.norm(wide, p=2, dim=1, keepdim=True)
+        else:
+            scale = torch.sqrt(torch.mean(wide**2, dim=1, keepdim=True) + eps)
+        return (wide / scale).to(x.dtype)
+
+    return scaled
+
+
+def prepare_scale(t):
+    """A launch of the compiled definition.
+
+    Raises:
+        RuntimeError: no compiled graph ran.
+    """
+    compiled = _compile(t, _scaled(t), (t.x,))
+    return lambda: {"y": compiled(t.x)}
 
 
 def _gradients(t):

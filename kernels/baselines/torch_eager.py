@@ -1,6 +1,7 @@
 """PyTorch eager: torch.nn.functional.layer_norm and rms_norm, after an addition where there is a residual.
 
-Backward: the operators that autograd calls, with the statistics that their forward saves.
+Backward: the operators that autograd calls, with the statistics that their forward saves. Scale-only norms: their
+definitions, one operator after the other.
 """
 
 import torch
@@ -48,6 +49,23 @@ def _added(t):
         else:
             y = torch.nn.functional.rms_norm(total, shape, gamma, t.eps)
         return {"y": y.to(t.x.dtype), "sum": total.to(t.x.dtype)}
+
+    return run
+
+
+def prepare_scale(t):
+    """A launch of the definition as KernelBench writes it; of 16-bit types in fp32, since their squares do not fit."""
+    kind = t.norm
+
+    def run():
+        x = t.x.float()  # x itself where it is fp32
+        if kind == "l1norm":
+            scale = torch.mean(torch.abs(x), dim=1, keepdim=True)
+        elif kind == "l2norm":
+            scale = torch.norm(x, p=2, dim=1, keepdim=True)
+        else:
+            scale = torch.sqrt(torch.mean(x**2, dim=1, keepdim=True) + t.eps)
+        return {"y": torch.div(x, scale, out=t.y)}
 
     return run
 

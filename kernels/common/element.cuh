@@ -12,6 +12,12 @@
 // The value of template flag NORM.
 constexpr int LAYERNORM = 0;
 constexpr int RMSNORM = 1;
+constexpr int L1NORM = 2;  // x / mean |x|
+constexpr int L2NORM = 3;  // x / sqrt(sum x^2)
+
+// Whether a norm may have gamma; LayerNorm alone has beta too.
+template <int NORM>
+constexpr bool TAKES_GAMMA = NORM == LAYERNORM || NORM == RMSNORM;
 
 // The value of template flag ADD: no residual; the sum normalised as formed in fp32; or as rounded to the type of x.
 constexpr int ADD_NONE = 0;

@@ -2,9 +2,10 @@
 #pragma once
 
 #include "common/element.cuh"
+#include "common/scale.cuh"
 
 // y = ((x - pivot) * rstd + shift) * gamma + beta, where pivot is a first mean and shift = -drift * rstd takes away what
-// its rounding left. RMSNorm: pivot and shift are 0.
+// its rounding left. Norms without a mean: pivot and shift are 0, rstd is one over what the row is divided by.
 struct Moments {
     float pivot;
     float shift;
@@ -25,7 +26,13 @@ struct Moments {
     }
 
     static __device__ __forceinline__ Moments uncentred(float squares, float inverse, float eps) {
-        return {0.0f, 0.0f, rsqrtf(fmaf(squares, inverse, eps)), 0.0f};
+        return without_mean<RMSNORM>(squares, inverse, eps);
+    }
+
+    // sum: of what Scale<NORM>::add takes.
+    template <int NORM>
+    static __device__ __forceinline__ Moments without_mean(float sum, float inverse, float eps) {
+        return {0.0f, 0.0f, Scale<NORM>::of(sum, inverse, eps), 0.0f};
     }
 
     // Writes what was asked for; one thread a row calls it.

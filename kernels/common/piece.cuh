@@ -29,7 +29,7 @@ struct Line {
 };
 
 // Gamma and beta for the vectors of a row from element `head` on, seen by one thread; absent ones are 1 and 0.
-// NORM: RMSNorm has no beta. ODD: they may begin between boundaries where the row does not, both alike (`alike`).
+// NORM: LayerNorm alone has beta. ODD: they may begin between boundaries where the row does not, both alike (`alike`).
 template <typename W, int NORM, bool ODD, int N>
 struct Affine {
     const uint2* gamma;  // the boundary before this thread's first element
@@ -37,7 +37,7 @@ struct Affine {
     unsigned bytes;  // from there to the element
 
     static __device__ __forceinline__ bool alike(const W* gamma, const W* beta) {
-        return NORM == RMSNORM || gamma == nullptr || beta == nullptr || (place(gamma) ^ place(beta)) % 8 == 0;
+        return NORM != LAYERNORM || gamma == nullptr || beta == nullptr || (place(gamma) ^ place(beta)) % 8 == 0;
     }
 
     __device__ __forceinline__ Affine(const W* from_gamma, const W* from_beta, int head, int lane) {
@@ -53,6 +53,7 @@ struct Affine {
     // values[r][j] = values[r][j] * gamma + beta for the N elements of the vector that lies `vectors` after the first.
     template <int ROWS>
     __device__ __forceinline__ void apply(int vectors, float (&values)[ROWS][N]) const {
+        if constexpr (!TAKES_GAMMA<NORM>) return;
         float scale[N], offset[N];
         get(gamma, vectors, 1.0f, scale);
         if constexpr (NORM == LAYERNORM) get(beta, vectors, 0.0f, offset);

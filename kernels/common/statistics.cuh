@@ -14,7 +14,7 @@
 #include "common/moments.cuh"
 #include "common/reduce.cuh"
 
-// What a warp (Team::WHOLE: the lanes of a row) finds of its elements; RMSNorm: the squares only.
+// What a warp (Team::WHOLE: the lanes of a row) finds of its elements; without a mean one sum only, in the place of squares.
 // first: an element that the thread holds; anything finite where it holds none.
 // each(visit): calls visit(values, inside) for every piece that the thread holds: an array of floats, and whether element j of
 // it is in the row (one that is not is 0, and is subtracted 0, so that it adds nothing). count(): how many are.
@@ -25,9 +25,13 @@ __device__ __forceinline__ Part part_of(const Each& each, const Count& count, fl
     each([&](const auto& values, auto inside) {
 #pragma unroll
         for (int j = 0; j < static_cast<int>(sizeof(values) / sizeof(float)); ++j) {
-            const float d = NORM == LAYERNORM ? values[j] - (inside(j) ? first : 0.0f) : values[j];
-            if constexpr (NORM == LAYERNORM) part.sum += d;
-            part.squares = fmaf(d, d, part.squares);
+            if constexpr (NORM == LAYERNORM) {
+                const float d = values[j] - (inside(j) ? first : 0.0f);
+                part.sum += d;
+                part.squares = fmaf(d, d, part.squares);
+            } else {
+                part.squares = Scale<NORM>::add(part.squares, values[j]);
+            }
         }
     });
     if constexpr (NORM == LAYERNORM) {
@@ -92,7 +96,7 @@ __device__ __forceinline__ Moments posted(const Team& team, Part mine, int hidde
             for (int i = threadIdx.x % 32; i < team.warps(); i += 32) squares[0] += all[i];
             Group<32>::sum(squares);
         }
-        return Moments::uncentred(squares[0], inverse, eps);
+        return Moments::without_mean<NORM>(squares[0], inverse, eps);
     }
 }
 

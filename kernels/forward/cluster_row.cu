@@ -1,13 +1,13 @@
 // /// kernel
 // summary = "A cluster of blocks a row, in their registers; partial sums through distributed shared memory, once a row."
-// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
+// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm", "l1norm", "l2norm"]
 // dtypes = ["fp32", "fp16", "bf16"]
 // where = [
 //     # which variants exist
 //     "arch >= 90",
 //     "w_bytes == x_bytes",
 //     "block in (128, 256, 512)",
-//     "vecs == 4 or (ADD == 0 and odd == 0)",
+//     "vecs == 4 or (ADD == 0 and (odd == 0 or (NORM > 1 and x_bytes == 4)))",
 //     "pair == 0 or (vecs == 4 and ADD == 0 and x_bytes == 2 and odd == 0)",
 //     "block <= (256 if vecs == 8 or pair else 512)",
 //     "cluster < 16 or arch in (90, 100)",
@@ -17,7 +17,7 @@
 //     "vecs * cluster * block >= hidden * x_bytes // 16",
 //     "vecs * cluster * block < hidden * x_bytes // 8 or (vecs, cluster, block) == (4, 2, 128)",
 //     "block > 128 or (vecs, cluster) == (4, 2)",
-//     "cluster < 16 or hidden * x_bytes > 262144",
+//     "cluster < 16 or hidden * x_bytes > (131072 if NORM > 1 else 262144)",
 // ]
 // skip = [
 //     {when = "arch < 90", reason = "needs thread block clusters (sm_90 on)"},

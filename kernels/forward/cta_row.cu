@@ -1,6 +1,6 @@
 // /// kernel
 // summary = "16-byte loads, the row in registers, statistics in one walk: one read, one write."
-// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
+// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm", "rmsnorm_channels", "l1norm", "l2norm"]
 // dtypes = ["fp32", "fp16", "bf16"]
 // where = [
 //     # which variants exist
@@ -11,7 +11,8 @@
 //     "vecs in (2, 4) or ADD == 0",
 //     "vecs != 3 or hidden * x_bytes > 1024",
 //     "(lanes, vecs) != (0, 2) or vec == 1 or w_bytes != x_bytes",
-//     "once == 0 or (lanes == 0 and vec > 1 and vecs in (4, 8) and ADD == 0 and x_bytes == 2)",
+//     "once == 0 or (lanes == 0 and vec > 1 and vecs in (4, 8) and ADD == 0 and x_bytes == 2 and NORM < 2)",
+//     "vecs != 3 or NORM < 2",
 //     "once == 0 or (hidden >= 4096 and vecs * block * 16 >= hidden * x_bytes)",
 //     "w_bytes == x_bytes or (lanes == 0 and vecs == 2 and once == 0 and (ADD == 0 or vec == 1))",
 //     # 16-byte vectors for rows that have them, single elements for the others
@@ -157,12 +158,13 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
     each_slot([&](const Values& slot, int p) {
         float values[N], scale[N], offset[N];
         slot.unpack(values);
-        fetch(gamma, 1.0f, p).unpack(scale);
+        if constexpr (TAKES_GAMMA<NORM>) fetch(gamma, 1.0f, p).unpack(scale);
         if constexpr (NORM == LAYERNORM) fetch(beta, 0.0f, p).unpack(offset);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-            values[j] = NORM == LAYERNORM ? fmaf(moments.normalise(values[j]), scale[j], offset[j])
-                                          : values[j] * moments.rstd * scale[j];
+            if constexpr (NORM == LAYERNORM) values[j] = fmaf(moments.normalise(values[j]), scale[j], offset[j]);
+            else if constexpr (TAKES_GAMMA<NORM>) values[j] = values[j] * moments.rstd * scale[j];
+            else values[j] *= moments.rstd;
         }
         if (p >= VECS) hand_out(slot, p);  // only now: a sum in place of the residual ends what it was made of
         Loaded result;

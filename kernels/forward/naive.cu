@@ -1,6 +1,6 @@
 // /// kernel
 // summary = "A block a row, scalar loads, two passes for the statistics and one to write."
-// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
+// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm", "rmsnorm_channels", "l1norm", "l2norm"]
 // dtypes = ["fp32", "fp16", "bf16"]
 // skip = [{when = "rows > 2147483647", reason = "a grid holds at most 2147483647 rows"}]
 //
@@ -16,7 +16,7 @@
 // Decomposition: one block a row; thread t takes the elements t, t + block, t + 2 block ... one at a time. Neighbouring
 // threads read neighbouring elements, so the loads coalesce, but each moves only 2 or 4 bytes a thread. The row is read
 // again for every pass: from L2 or L1 while it fits, from memory once the rows in flight outgrow L2.
-// Statistics: the mean, then the centred squares (RMSNorm: the squares alone). The second pass also adds up what the
+// Statistics: the mean, then the centred squares (norms without a mean: the squares alone, l1norm the magnitudes). The second pass also adds up what the
 // rounded mean left, and the formula takes it away again, so a constant row gives exactly beta.
 // Numerics: fp32 sums, a running sum a thread and a tree over the block; eps inside the root; one rounding at the end.
 // Boundaries: any hidden size, any alignment, any row stride; the loop ends where the row ends.
@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(1024)
 naive(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
       T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden,
       long long x_stride, long long y_stride, float eps) {
+    constexpr int WITHOUT_MEAN = NORM == LAYERNORM ? RMSNORM : NORM;
     __shared__ float scratch[3 * 32];
     const long long row = blockIdx.x;
     const Row<T, ADD> in{x + row * x_stride, residual + row * x_stride};
@@ -51,12 +52,16 @@ naive(const T* __restrict__ x, const T* __restrict__ residual, const W* __restri
     float sums[2] = {0.0f, 0.0f};
     for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
         const float centred = in[i] - pivot;
-        sums[0] += centred;
-        sums[1] = fmaf(centred, centred, sums[1]);
+        if constexpr (NORM == LAYERNORM) {
+            sums[0] += centred;
+            sums[1] = fmaf(centred, centred, sums[1]);
+        } else {
+            sums[1] = Scale<NORM>::add(sums[1], centred);
+        }
     }
     Group<0>::sum(sums, scratch + 32);
     const Moments moments = NORM == LAYERNORM ? Moments::centred(pivot, sums[0], sums[1], inverse, eps)
-                                              : Moments::uncentred(sums[1], inverse, eps);
+                                              : Moments::without_mean<WITHOUT_MEAN>(sums[1], inverse, eps);
 
     for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
         const float entered = in[i];

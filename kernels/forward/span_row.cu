@@ -1,6 +1,6 @@
 // /// kernel
 // summary = "Rows that begin anywhere: 16-byte loads and stores inside the row, single elements at its two ends."
-// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
+// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm", "l1norm", "l2norm"]
 // dtypes = ["fp16", "bf16"]
 // where = [
 //     # which variants exist

@@ -1,6 +1,6 @@
 # /// kernel
 # summary = "Triton: one program a row, in chunks; moments merged chunk by chunk."
-# ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
+# ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm", "l1norm", "l2norm"]
 # dtypes = ["fp32", "fp16", "bf16"]
 # where = [
 #     "chunk <= 1024 or chunk < 2 * hidden",
@@ -17,8 +17,8 @@
 # still in cache.
 # Statistics: each chunk exact two-pass on the values in registers, and the chunks merged by weight (Chan, Golub and
 # LeVeque 1983). A chunk's mean is exact up to the rounding of what is left of it, and the merge adds only differences
-# of means, so a constant row gives beta to 1e-6 and an offset costs no more than the rounding of the mean. RMSNorm adds
-# squares.
+# of means, so a constant row gives beta to 1e-6 and an offset costs no more than the rounding of the mean. Norms
+# without a mean add squares, or magnitudes.
 # Numerics: fp32; eps inside the root; one rounding at the end.
 # Boundaries: places past the end are masked in every load and store and never enter a sum. Row strides are arguments
 # and row offsets 64-bit.
@@ -60,6 +60,8 @@ def _norm_loop(
     y_stride,
     eps,
     CENTRED: tl.constexpr,
+    L1: tl.constexpr,
+    L2: tl.constexpr,
     ADD: tl.constexpr,
     ROUND: tl.constexpr,
     GAMMA: tl.constexpr,
@@ -98,8 +100,13 @@ def _norm_loop(
             centre = base + step
             added = centre - base
             low = (base - (centre - added)) + (step - added)
-        squares += tl.sum(values * values, axis=0)
-    scale = 1.0 / tl.sqrt(squares / hidden + eps)
+        squares += tl.sum(tl.abs(values) if L1 else values * values, axis=0)
+    if L1:
+        scale = hidden / squares
+    elif L2:
+        scale = 1.0 / tl.sqrt(squares)
+    else:
+        scale = 1.0 / tl.sqrt(squares / hidden + eps)
     for back in range(0, hidden, CHUNK):
         start = (hidden - 1) // CHUNK * CHUNK - back
         inside = start + columns < hidden
@@ -134,6 +141,8 @@ def launch(t, chunk, num_warps):
         t.y_stride,
         t.eps,
         CENTRED=t.norm == "layernorm",
+        L1=t.norm == "l1norm",
+        L2=t.norm == "l2norm",
         ADD=t.residual is not None,
         ROUND=t.residual_mode == "round",
         GAMMA=t.gamma is not None,

@@ -1,6 +1,6 @@
 # /// kernel
 # summary = "Triton: one program a row, the whole row in a masked block."
-# ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
+# ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm", "rmsnorm_channels", "l1norm", "l2norm"]
 # dtypes = ["fp32", "fp16", "bf16"]
 # where = ["hidden <= 2048 * num_warps", "num_warps == 1 or hidden >= 128 * num_warps"]
 # skip = [{when = "hidden > 65536", reason = "one program holds the row, and 65536 elements are what 32 warps hold"}]
@@ -11,8 +11,8 @@
 # Decomposition: one program a row over a block of the next power of two; the compiler lays it over the warps. 64
 # elements a thread at most, so a long row takes many warps, and 4 at least, so a short row does not spread over threads
 # without work.
-# Statistics: exact two-pass on the values in registers; RMSNorm squares alone. The second pass also adds up what the
-# rounding of the mean left, and takes it away again, so a constant row gives exactly beta.
+# Statistics: exact two-pass on the values in registers; norms without a mean one sum alone. The second pass also adds
+# up what the rounding of the mean left, and takes it away again, so a constant row gives exactly beta.
 # Numerics: fp32, tree sums; eps inside the root; one rounding at the end.
 # Boundaries: places past the end are masked in every load and store, and set to zero again after the mean is
 # subtracted, so that they never enter the variance. Row strides are arguments and row offsets 64-bit.
@@ -39,6 +39,8 @@ def _norm_row(
     y_stride,
     eps,
     CENTRED: tl.constexpr,
+    L1: tl.constexpr,
+    L2: tl.constexpr,
     ADD: tl.constexpr,
     ROUND: tl.constexpr,
     GAMMA: tl.constexpr,
@@ -64,7 +66,12 @@ def _norm_row(
         left = tl.sum(values, axis=0) / hidden
         values = tl.where(inside, values - left, 0.0)
         centre += left
-    scale = 1.0 / tl.sqrt(tl.sum(values * values, axis=0) / hidden + eps)
+    if L1:
+        scale = hidden / tl.sum(tl.abs(values), axis=0)
+    elif L2:
+        scale = 1.0 / tl.sqrt(tl.sum(values * values, axis=0))
+    else:
+        scale = 1.0 / tl.sqrt(tl.sum(values * values, axis=0) / hidden + eps)
     values *= scale
     if GAMMA:
         values *= tl.load(gamma + columns, mask=inside, other=0.0).to(tl.float32)
@@ -93,6 +100,8 @@ def launch(t, num_warps):
         t.y_stride,
         t.eps,
         CENTRED=t.norm == "layernorm",
+        L1=t.norm == "l1norm",
+        L2=t.norm == "l2norm",
         ADD=t.residual is not None,
         ROUND=t.residual_mode == "round",
         GAMMA=t.gamma is not None,

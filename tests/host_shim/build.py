@@ -14,8 +14,10 @@ from normbench import kernelfile
 HERE = Path(__file__).parent
 POINTERS = kernelfile.TENSORS
 _SIGNATURE = ", ".join(f"void* {name}" for name in POINTERS)
-_SIGNATURE += ", void* const* scratch, long long rows, int hidden, long long x_stride, long long y_stride, float eps"
-_SIGNATURE += ", int sm_count"
+_SIGNATURE += (
+    ", void* const* scratch, long long rows, int hidden, int inner, long long x_stride, long long y_stride, float eps"
+    ", int sm_count"
+)
 
 
 def build(kernel: kernelfile.Kernel, symbols: Iterable[str], includes: Iterable[str], folder: Path) -> ctypes.CDLL:
@@ -112,6 +114,7 @@ def launch(
         (ctypes.c_void_p * len(scratch))(*(memory.data_ptr() for memory in scratch)),
         ctypes.c_longlong(scalars["rows"]),
         ctypes.c_int(scalars["hidden"]),
+        ctypes.c_int(scalars.get("inner", 1)),
         ctypes.c_longlong(scalars["x_stride"]),
         ctypes.c_longlong(scalars["y_stride"]),
         ctypes.c_float(scalars["eps"]),

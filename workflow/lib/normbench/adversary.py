@@ -108,21 +108,23 @@ class Attempt:
         if not self.case.large:
             return dict(tensors)
         rows = self.case.judged_rows()
-        by_row = (*ops.LARGE, *ops.STATISTICS)
-        return {
-            name: tensor[rows] if name in by_row and tensor is not None else tensor for name, tensor in tensors.items()
-        }
+        found = dict(tensors)
+        for name, tensor in tensors.items():
+            if tensor is not None and name in (*ops.LARGE, *ops.STATISTICS):
+                found[name] = ops.some_rows(self.case.point, tensor, rows) if name in ops.LARGE else tensor[rows]
+        return found
 
     def _expected(self, tensors: Tensors) -> Expected:
         """Of the rows that are compared; column sums of all rows. Made once, for all variants."""
         if self._known is not None:
             return self._known
         given = self._judged_part(tensors.inputs)
-        expected = expect(self.case.point.with_rows(len(given["x"])), given, with_torch=not self.case.large)
         if self.case.large:
-            expected.targets |= expect_columns(self.case.point, tensors.inputs)
-        self._known = expected
-        return expected
+            self._known = expect(self.case.point.with_rows(len(given["x"])), given)
+            self._known.targets |= expect_columns(self.case.point, tensors.inputs)
+        else:
+            self._known = expect(self.case.point, given, with_torch=True)
+        return self._known
 
     def _variant(self, tensors: Tensors, variant: Variant) -> dict[str, Any]:
         main = ops.OPS[self.case.point.op].main
@@ -217,14 +219,15 @@ def place(case: Case, gpu: Gpu) -> Tensors:
     made_there = case.large or case.fill is not None
     values = None if made_there else (case.x(torch, shape, generator) / share).to(dtype)
     for name in large:
-        inputs[name] = guarded(shape, dtype, gpu.device, point.row_stride, case.shift.get(name, 0)).view
+        own = ops.extent(point, name)[0]
+        inputs[name] = guarded(own, dtype, gpu.device, point.row_stride, case.shift.get(name, 0)).view
         if case.fill is not None:
             case.fill(inputs[name], on_device)
         elif values is None:
             for part in chunks(inputs[name]):
                 part.normal_(generator=on_device)
         elif name == "x" or ops.OPS[point.op].adds:
-            inputs[name].copy_(values)
+            inputs[name].copy_(ops.laid_out(point, values))
         else:
             recipe = case.dy if name == "dy" and case.dy else normal(0.5)
             inputs[name].copy_(recipe(torch, shape, generator).to(dtype))

@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--op", choices=sorted(ops.OPS), required=True)
     parser.add_argument("--dtype", choices=schema.DTYPES, default="bf16")
     parser.add_argument("--rows", type=int, help="default: 2^27 elements in all")
-    parser.add_argument("--hidden", type=int, required=True)
+    work = parser.add_mutually_exclusive_group(required=True)
+    work.add_argument("--hidden", type=int)
+    work.add_argument("--shape", help="of x, such as 4x64x512x512, where another axis than the last is normalised")
     parser.add_argument("--regime", choices=schema.REGIMES, default="stream")
     parser.add_argument("--semantics", default="default", help="JSON, e.g. '{\"eps\":1e-6}'")
     parser.add_argument("--block", type=int, nargs="*", help="block sizes to try (default: the study's)")
@@ -30,11 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    study = config.load({"hidden": [args.hidden]} | ({"block": args.block} if args.block else {}))
-    rows = max(1, study.elements // args.hidden) if args.rows is None else args.rows
-    if rows < 1:
-        raise UserError(f"rows: {rows} is not a whole number from 1 on")
-    point = Point(args.op, args.dtype, rows, args.hidden, args.regime, Semantics.parse(args.semantics))
+    study = config.load({"block": args.block} if args.block else {})
+    point = point_of(args, study.elements)
     gpu = local_gpu(args.device)
     with tempfile.TemporaryDirectory() as folder:
         build = built(args.contender, gpu, study.block, Path(folder))
@@ -53,6 +52,25 @@ def main(args: argparse.Namespace) -> int:
         with harness.gpu_lock(gpu.uuid):
             done = Supervisor(task, Journal(None, ""), study.timeout_s, lambda _: None).run()
     return report(point, *outcome(args.contender, {unit: entry["row"] for unit, entry in done.items()}))
+
+
+def point_of(args: argparse.Namespace, elements: int) -> Point:
+    """The work of the arguments; of rows that are not counted, ``elements`` in all.
+
+    Raises:
+        UserError: there is none.
+    """
+    semantics = Semantics.parse(args.semantics)
+    if args.shape is not None:
+        try:
+            return ops.point_of(args.op, args.dtype, tuple(map(int, args.shape.split("x"))), args.regime, semantics)
+        except ValueError as error:
+            raise UserError(f"--shape {args.shape}: {error}") from None
+    config.load({"hidden": [args.hidden]})
+    rows = max(1, elements // args.hidden) if args.rows is None else args.rows
+    if rows < 1:
+        raise UserError(f"rows: {rows} is not a whole number from 1 on")
+    return Point(args.op, args.dtype, rows, args.hidden, args.regime, semantics)
 
 
 def local_gpu(wanted: str | None) -> device.Gpu:
@@ -101,7 +119,7 @@ def report(point: Point, own: dict[str, Any], others: list[dict[str, Any]]) -> i
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{point.op} {point.dtype} {point.rows} x {point.hidden} ({point.regime})")
+    table = Table(title=f"{point.op} {point.dtype} {point.shape.replace('x', ' x ')} ({point.regime})")
     for name in ("contender", "variant", "check", "us", "GB/s", "% of ceiling", "verdict"):
         table.add_column(name)
     for row in (own, *others):

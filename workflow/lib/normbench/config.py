@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -124,6 +124,30 @@ Distributions = Annotated[list[DistributionName], *_AXIS, AfterValidator(_ordere
 Affines = Annotated[list[AffineName], *_AXIS, AfterValidator(_ordered(AFFINES))]
 Seeds = Annotated[list[Annotated[int, Field(ge=0, le=2**31), _NUMBER]], *_AXIS, AfterValidator(_sorted)]
 Epsilons = Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False), _NUMBER]], *_AXIS, AfterValidator(_sorted)]
+_Extent = r"[1-9][0-9]{0,9}"
+
+
+def _shapes(more: str, axis: int) -> Any:
+    """Lists of shapes of x, in one order without duplicates.
+
+    more: how many axes there are behind the first, as in a pattern. axis: the one that is normalised.
+    """
+
+    def bounded(value: str) -> str:
+        if int(value.split("x")[axis]) > MAX_HIDDEN:
+            raise ValueError("more than 2^24 elements to normalise")
+        return value
+
+    shape = Annotated[str, AfterValidator(bounded), Field(pattern=f"^{_Extent}(x{_Extent}){more}$")]
+    return Annotated[list[shape], *_AXIS, AfterValidator(_sorted)]
+
+
+if TYPE_CHECKING:
+    Images: TypeAlias = list[str]
+    ImagesLast: TypeAlias = list[str]
+    Matrices: TypeAlias = list[str]
+else:
+    Images, ImagesLast, Matrices = _shapes("{2,3}", 1), _shapes("{2,3}", -1), _shapes("{1}", -1)
 
 
 class _Section(BaseModel):
@@ -187,6 +211,21 @@ class SmallMemory(_Section):
     elements: _Whole = Field(default=2**25, ge=1, description="elements per tensor in the stream regime on such cards")
 
 
+class Scale(_Section):
+    """Shapes of the scale-only norms (rmsnorm_channels, l1norm, l2norm), in the stream regime."""
+
+    channels: Images = Field(
+        default=["4x64x512x512"], description="images x channels x height x width, normalised over the channels"
+    )
+    channels_last: ImagesLast = Field(
+        default=["2x512x512x128", "4x512x512x64", "8x512x512x32"],
+        description="images x height x width x channels, as channels-last lies in memory, normalised over the channels",
+    )
+    rows: Matrices = Field(
+        default=["2048x65535"], description="rows x elements of l1norm and l2norm, normalised over the elements"
+    )
+
+
 class Study(_Section):
     """Every key of config.yaml."""
 
@@ -221,6 +260,7 @@ class Study(_Section):
         description="how an add op takes x + residual into its norm: as formed in fp32, or rounded to the type of x",
     )
     eps: _Real = Field(default=1e-5, gt=0, description="added to the variance, or to the mean square, inside the root")
+    scale: Scale = Field(default=Scale(), description="shapes of the scale-only norms")
     block: Blocks = Field(default=[64, 128, 256, 512, 1024], description="threads a block to sweep, multiples of 32")
     kernels: Patterns = Field(
         default=["*"], description="our kernels by stem pattern (`cta_*`); also path.cu or module:function from outside"

@@ -66,6 +66,7 @@ def namespace(tensors: Tensors) -> SimpleNamespace:
         residual_mode=ops.residual_mode(point),
         rows=point.rows,
         hidden=point.hidden,
+        inner=ops.inner(point),
         eps=point.semantics.eps,
         x_stride=point.row_stride,
         y_stride=pitch(tensors),
@@ -260,7 +261,7 @@ def _argument(name: str, names: dict[str, Any], tensors: Tensors, scratch: dict[
     point = tensors.point
     if name in scratch:
         return int(scratch[name].data_ptr())
-    if name in ("hidden", "sm_count"):
+    if name in ("hidden", "inner", "sm_count"):
         return numpy.int32(names[name])
     if name in ("rows", "x_stride", "y_stride"):
         return numpy.int64({"rows": point.rows, "x_stride": point.row_stride, "y_stride": pitch(tensors)}[name])
@@ -349,7 +350,8 @@ def _triton_resources(compiled: Any) -> dict[str, int]:
 class External:
     """A baseline file (kernels/baselines/<stem>.py) or ``module:function`` from outside: ``prepare(t) -> launch``.
 
-    A baseline that has gradients too has a ``prepare_backward(t)``; the function from outside is given every op.
+    A baseline that has gradients too has a ``prepare_backward(t)``, one that has the scale-only norms a
+    ``prepare_scale(t)``; the function from outside is given every op.
     A baseline module names ``LANG`` (torch or library), ``DISTRIBUTION`` (for the version) and raises
     Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm;
     ``JIT`` is "hidden" or "rows" where each hidden size or number of rows is compiled at its first call. ``REGIMES``
@@ -361,8 +363,8 @@ class External:
     regimes: tuple[str, ...] = schema.USUAL_REGIMES
     compiler: str | None = None
 
-    def __init__(self, stem: str, lang: str, sha: str, load: Callable[[bool], Any]) -> None:
-        """``load``: whether gradients are wanted, to the function that prepares them."""
+    def __init__(self, stem: str, lang: str, sha: str, load: Callable[[str], Any]) -> None:
+        """``load``: the name an op has for it (``Op.prepared_by``), to the function that prepares its launches."""
         self.stem, self.lang, self.sha = stem, lang, sha
         self._load = cache(load)
 
@@ -376,7 +378,7 @@ class External:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu, self.copies)
         try:
-            prepare = self._load(ops.OPS[tensors.point.op].backward)
+            prepare = self._load(ops.OPS[tensors.point.op].prepared_by)
         except ImportError as error:
             raise Unsupported(f"not installed ({str(error).splitlines()[0]})") from error
         launch: Launch = prepare(namespace(tensors))
@@ -396,18 +398,25 @@ def baseline(path: Path | str) -> External:
     return found
 
 
-def _prepare_of(path: Path, backward: bool) -> Any:
+RACED = {
+    "prepare": "on scale-only norms only",
+    "prepare_backward": "forward only",
+    "prepare_scale": "on norms with parameters only",
+}
+
+
+def _prepare_of(path: Path, name: str) -> Any:
     module = load_module(path)
-    if backward and not hasattr(module, "prepare_backward"):
-        raise Unsupported(f"{path.stem} is raced forward only")
-    return module.prepare_backward if backward else module.prepare
+    if not hasattr(module, name):
+        raise Unsupported(f"{path.stem} is raced {RACED[name]}")
+    return getattr(module, name)
 
 
 def external(spec: str) -> External:
     """``module:function``; the function is a baseline's ``prepare``."""
     module, _, function = spec.partition(":")
 
-    def load(backward: bool) -> Any:
+    def load(name: str) -> Any:
         return getattr(importlib.import_module(module), function)
 
     return External(function, "torch", short_hash(f"{spec}\n{_source(module)}", 32), load)
@@ -484,5 +493,6 @@ class FakeLaunch:
             return {main: outputs[main].copy_(copied)} | added
         exact = ops.reference(point, inputs)
         for name, tensor in outputs.items():
-            tensor.copy_(exact[name] * (1.5 if fault == "wrong" else 1.0))
+            right = ops.laid_out(point, exact[name]) if name in ops.LARGE else exact[name]
+            tensor.copy_(right * (1.5 if fault == "wrong" else 1.0))
         return outputs

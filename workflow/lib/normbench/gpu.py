@@ -26,6 +26,7 @@ from normbench.spent import spending
 Launch = Callable[[], dict[str, Any]]
 MOST_SETS = 1 << 14  # of 15 KB each on an H200; a point below that cannot leave L2 in any sensible number of launches
 STREAM_SETS = 4  # at least: where a buffer lies in memory is worth up to 1 % on an H200, and several average it
+LARGE_SET_BYTES = 1 << 33  # from here on a buffer covers so much of the memory that its place averages itself
 LOW_MEMORY = 0.4  # share of the card: graphs of dead contenders keep their memory until it is asked for
 
 
@@ -274,7 +275,7 @@ def open_gpu() -> Gpu:
 
 def buffer_sets(bytes_a_set: int, l2_bytes: int, regime: str) -> int:
     """How many buffer sets a point rotates over: beyond 4 x L2 where bytes are to come from memory; at least two."""
-    if regime not in STREAMING:
+    if regime not in STREAMING or bytes_a_set >= LARGE_SET_BYTES:
         return 2
     return max(STREAM_SETS, math.ceil(4 * l2_bytes / max(bytes_a_set, 1)) + 1)
 

@@ -6,11 +6,12 @@ kernels/README.md; the others say what they do. Expected values come from ops.re
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from normbench.ops import OPS
+from normbench.ops import OPS, point_of
 from normbench.points import Point, Semantics
 
 Recipe = Callable[[Any, tuple[int, int], Any], Any]  # (torch, shape, generator) -> float64 values
@@ -57,12 +58,24 @@ class Case:
 def every(op: str, dtype: str) -> Iterator[Case]:
     """All cases of one op and dtype."""
     make = _Maker(op, dtype)
+    if OPS[op].scale:
+        rows = itertools.chain(_public(make), _statistics(make), _shapes(make), _special_values(make))
+        yield from (case for case in rows if _without_parameters(case))
+        yield from _channels(make)
+        return
     yield from _public(make)
     yield from _statistics(make)
     yield from _shapes(make)
     yield from _special_values(make)
     if make.backward:
         yield from _gradients(make)
+
+
+def _without_parameters(case: Case) -> bool:
+    """Whether a case asks nothing of gamma, beta and statistics, nor of eps where the op has none."""
+    op, semantics = OPS[case.point.op], case.point.semantics
+    eps = semantics.eps if op.has_eps else Semantics().eps
+    return semantics == Semantics(eps=eps, row_stride=semantics.row_stride) and "gamma" not in case.shift
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,10 @@ class _Maker:
     def __call__(self, name: str, rows: int, hidden: int, x: Recipe, plain: bool = True, **more: Any) -> Case:
         semantics = Semantics(**more.pop("semantics", {}))
         return Case(name, Point(self.op, self.dtype, rows, hidden, "stream", semantics), x, plain, **more)
+
+    def channels(self, name: str, dims: tuple[int, ...], x: Recipe, **more: Any) -> Case:
+        """Of an x whose axis 1 is normalised; the recipe's rows are the pixels, image by image."""
+        return Case(name, point_of(self.op, self.dtype, dims, semantics=Semantics(axis=1)), x, **more)
 
 
 def _rows(*values: float) -> Recipe:
@@ -176,6 +193,31 @@ def _special_values(make: _Maker) -> Iterator[Case]:
     yield make("denormals", 4, 1024, normal(scale=1e-40 if make.dtype != "fp16" else 1e-6))
     if make.dtype == "fp16":
         yield make("near_65504", 4, 1024, _alternating(0.0, 65504.0), plain=False)
+
+
+def _channels(make: _Maker) -> Iterator[Case]:
+    """Images, channels, pixels: each beside what vectors, tiles and the parts of a block would like."""
+    for channels in (1, 2, 3, 31, 32, 33, 64, 65, 128, 200, 512, 1030):
+        image = (3, channels, 8, 8) if channels < 512 else (2, channels, 2, 4)
+        yield make.channels(f"channels_{channels}", image, normal(1.0))
+    yield make.channels("channels_300_pixels_7", (2, 300, 7), normal(1.0))
+    for channels in (32, 256):  # last in memory; others are sizes of rows above
+        yield make(f"channels_last_{channels}", 77, channels, normal(1.0))
+    for pixels in (2, 3, 7, 33, 49, 255, 256, 1023):
+        yield make.channels(f"pixels_{pixels}", (2, 64, pixels), normal())
+    for images in (1, 257, 65537):
+        yield make.channels(f"images_{images}", (images, 3, 2, 2), normal())
+    for name in ("x", "y"):
+        yield make.channels(f"K12.{name}_channels", (2, 64, 16, 16), normal(), shift={name: 1})
+    yield make.channels("K13.channels", (0, 64, 16, 16), normal())
+    # one pixel of many, in its last channel: its neighbours in memory are other rows
+    yield make.channels("K23.pixel", (2, 64, 7, 9), _with(float("nan"), 70, 63))
+    yield make.channels("inf_pixel", (2, 64, 8, 8), _with(float("inf"), 64, 0))
+    yield make.channels("channels_constant", (2, 96, 8, 8), _constant(1234.5))
+    yield make.channels("channels_alternating", (2, 64, 8, 8), _alternating(3.0, 1.0))
+    yield make.channels("channels_tiny", (2, 64, 8, 8), normal(scale=1e-4))
+    if make.dtype == "fp16":
+        yield make.channels("K8.channels", (3, 64, 4096, 4096), normal(), large=True)
 
 
 def _gradients(make: _Maker) -> Iterator[Case]:

@@ -23,11 +23,12 @@ from normbench.points import ELEMENT_BYTES, Point
 
 C_TYPES = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 NORM_FLAGS = {"layernorm": 0, "rmsnorm": 1, "add_layernorm": 0, "add_rmsnorm": 1}
-NORM_FLAGS |= {"layernorm_bwd": 0, "rmsnorm_bwd": 1}
+NORM_FLAGS |= {"layernorm_bwd": 0, "rmsnorm_bwd": 1, "rmsnorm_channels": 1, "l1norm": 2, "l2norm": 3}
 ADD_FLAGS = {None: 0, "fp32": 1, "round": 2}  # by residual mode
 LANGS = {".cu": "cuda", ".py": "triton"}
 TENSORS = ("x", "gamma", "beta", "residual", "dy", "mean", "rstd", "y", "sum", "dx", "dgamma", "dbeta")
-ARGUMENTS = frozenset((*TENSORS, "rows", "hidden", "x_stride", "y_stride", "eps", "sm_count"))
+ARGUMENTS = frozenset((*TENSORS, "rows", "hidden", "inner", "x_stride", "y_stride", "eps", "sm_count"))
+LAYOUTS = ("rows", "channels")
 Names = Mapping[str, Any]
 Variant = dict[str, int]
 
@@ -162,6 +163,7 @@ class Kernel:
 
     zeroed: scratch that holds zeros before the first launch; the rest holds anything.
     regimes: those of a study that it is measured in; by hand it may be asked for any work.
+    layouts: how x may lie (``ops.layout``).
     """
 
     stem: str
@@ -170,6 +172,7 @@ class Kernel:
     summary: str
     ops: tuple[str, ...]
     dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
     axes: dict[str, tuple[int, ...] | str]
     where: tuple[str, ...]
     skip: tuple[Skip, ...]
@@ -184,12 +187,18 @@ class Kernel:
         """The launches that a variant makes; ``names`` hold its axes."""
         return [launch for launch in self.launches if evaluate(launch.when, names)]
 
+    def serves(self, point: Point) -> bool:
+        """Whether its header names the op, the type and the layout of the work."""
+        return point.op in self.ops and point.dtype in self.dtypes and ops.layout(point) in self.layouts
+
     def refusal(self, names: Names) -> str | None:
         """Why this kernel does not serve the work, or None. ``names`` as from ``launch_names``."""
         if names["op"] not in self.ops:
             return f"{self.stem} serves {', '.join(self.ops)}, not {names['op']}"
         if names["dtype"] not in self.dtypes:
             return f"{self.stem} serves {', '.join(self.dtypes)}, not {names['dtype']}"
+        if names["layout"] not in self.layouts:
+            return f"{self.stem} takes x as {' or '.join(self.layouts)}, not as {names['layout']}"
         for skip in self.skip:
             if evaluate(skip.when, names):
                 return skip.reason
@@ -217,11 +226,18 @@ class Kernel:
     def compilations(self, blocks: tuple[int, ...] | list[int], arch: int) -> Iterator[dict[str, Any]]:
         """Names of everything to compile: op, dtype, param_dtype and variant, as far as known before launch."""
         for op, dtype in itertools.product(self.ops, self.dtypes):
-            for param_dtype in dict.fromkeys((dtype, "fp32")):
+            for param_dtype in param_dtypes(op, dtype):
                 for add in add_flags(op, dtype):
                     names = compile_names(op, dtype, param_dtype, arch, add)
                     for variant in self.variants(blocks, names):
                         yield {**names, **variant, "variant": variant}
+
+
+def param_dtypes(op: str, dtype: str) -> tuple[str, ...]:
+    """Types of gamma and beta that an op is compiled for: that of x and fp32; the former where it has neither."""
+    if op in ops.OPS and ops.OPS[op].scale:
+        return (dtype,)
+    return tuple(dict.fromkeys((dtype, "fp32")))
 
 
 def add_flags(op: str, dtype: str) -> tuple[int, ...]:
@@ -257,15 +273,19 @@ def launch_names(point: Point, arch: int, sm_count: int, aligned: int) -> dict[s
     return compile_names(point.op, point.dtype, point.param_dtype, arch, add) | {
         "rows": point.rows,
         "hidden": point.hidden,
+        "inner": ops.inner(point),
+        "layout": ops.layout(point),
         "sm_count": sm_count,
         "aligned": aligned,
     }
 
 
 def pitch_alignment(point: Point) -> int:
-    """``aligned`` for tensors whose bases are aligned: what the row pitch alone allows."""
-    pitch = point.row_stride * point.element_bytes
-    params = point.hidden * ELEMENT_BYTES[point.param_dtype]
+    """``aligned`` for tensors whose bases are aligned: what the row pitch alone allows, of a channel form that of a
+    channel's pixels."""
+    pixels = ops.inner(point)
+    pitch = (point.row_stride if pixels == 1 else pixels) * point.element_bytes
+    params = 0 if ops.OPS[point.op].scale else point.hidden * ELEMENT_BYTES[point.param_dtype]
     return next(size for size in (16, 8, 4, 2, 1) if pitch % size == 0 and params % min(size, 16) == 0)
 
 
@@ -330,7 +350,7 @@ def _file_line(message: str, first: int) -> str:
     return re.sub(r"line (\d+)", lambda match: f"line {int(match[1]) + first - 1}", message)
 
 
-_KEYS = {"summary", "ops", "dtypes", "regimes", "where", "skip", "axes", "scratch", "zeroed", "launches"}
+_KEYS = {"summary", "ops", "dtypes", "layouts", "regimes", "where", "skip", "axes", "scratch", "zeroed", "launches"}
 _LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative", "when"}
 
 
@@ -351,6 +371,7 @@ def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
         summary=values["summary"],
         ops=tuple(values["ops"]),
         dtypes=tuple(values["dtypes"]),
+        layouts=tuple(values.get("layouts", LAYOUTS[:1])),
         axes=axes,
         where=tuple(values.get("where", ())),
         skip=tuple(Skip(**entry) for entry in values.get("skip", ())),

@@ -19,6 +19,10 @@ ROWS = (3, 4, 5, 6, 7)
 HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 4096, 5003, 16383, 16384, 65540)
 # more rows than a block writes at a time, and rows that many blocks share: for kernels of the wide regime
 WIDE = ((17, 20676), (9, 65536), (3, 1 << 20))
+# of a scale-only norm, whose kernels mostly have met the others already; the last on 16 bytes are a warp's and less
+SCALED = (33, 1023, 5003, 32, 64, 256, 65536)
+# of its channel form: images, channels, pixels; as above, and pixels that vectors like where channels do not
+CHANNELS = ((2, 3, 5), (3, 33, 49), (2, 64, 256), (1, 65, 1023), (2, 7, 32), (1, 128, 96), (1, 513, 8), (2, 1, 17))
 # a Triton kernel is compiled for each type, block and alignment, 0.7 s each: it gets so many shapes a (op, dtype)
 JIT_SHAPES = 5
 
@@ -36,7 +40,8 @@ class Odd:
         value = 16
         for name, elements in self.shift.items():
             value |= elements * ELEMENT_BYTES[ops.extent(self.point, name)[1]]
-        for pitch in (self.point.row_stride, self.point.hidden):
+        pixels = ops.inner(self.point)
+        for pitch in (self.point.row_stride, self.point.hidden) if pixels == 1 else (pixels,):
             value |= pitch * self.point.element_bytes
         return value & -value
 
@@ -56,13 +61,30 @@ class Launch:
 def odds(op: str, dtype: str) -> Iterator[Odd]:
     """The shapes of one op and dtype."""
     rows = cycle(ROWS)
-    for hidden in HIDDEN:
+    for hidden in SCALED if ops.OPS[op].scale else HIDDEN:
         yield Odd(Point(op, dtype, next(rows), hidden))
     wide = Point(op, dtype, 5, 1024)
     for name in ops.inputs(wide) + ops.outputs(wide):
         if name not in ops.STATISTICS:
             yield Odd(wide, {name: 1})
-    semantics = [Semantics(row_stride=1027), Semantics(row_stride=1032), Semantics(gamma=False, beta=False)]
+    strided = [Semantics(row_stride=1027), Semantics(row_stride=1032)]
+    if ops.OPS[op].scale:
+        yield from (Odd(replace(wide, semantics=one)) for one in strided)
+        yield from _channels(op, dtype)
+        return
+    for one in strided + _parametrised(op, dtype):
+        yield Odd(replace(wide, semantics=one))
+        yield Odd(Point(op, dtype, 3, 1023, semantics=one))
+
+
+def _channels(op: str, dtype: str) -> Iterator[Odd]:
+    points = [ops.point_of(op, dtype, dims, semantics=Semantics(axis=1)) for dims in CHANNELS]
+    yield from (Odd(point) for point in points)
+    yield from (Odd(points[2], {name: 1}) for name in ("x", "y"))
+
+
+def _parametrised(op: str, dtype: str) -> list[Semantics]:
+    semantics = [Semantics(gamma=False, beta=False)]
     if ops.OPS[op].backward:
         semantics += [Semantics(stats=False), Semantics(residual="fp32")]
     else:
@@ -71,16 +93,14 @@ def odds(op: str, dtype: str) -> Iterator[Odd]:
         semantics += [Semantics(beta=False), Semantics(gamma=False)]
     if dtype != "fp32":
         semantics += [Semantics(param_dtype="fp32")]
-    for one in semantics:
-        yield Odd(replace(wide, semantics=one))
-        yield Odd(Point(op, dtype, 3, 1023, semantics=one))
+    return semantics
 
 
 def launches(kernel: Kernel, blocks: Sequence[int], arch: int, sm_count: int) -> list[Launch]:
     """What to run of one kernel, by op and dtype."""
     found: list[Launch] = []
     for index, (op, dtype) in enumerate((op, dtype) for op in kernel.ops for dtype in kernel.dtypes):
-        shapes = list(odds(op, dtype))
+        shapes = [odd for odd in odds(op, dtype) if ops.layout(odd.point) in kernel.layouts]
         if "wide" in kernel.regimes:
             shapes = [Odd(Point(op, dtype, *shape, "wide")) for shape in WIDE] + shapes
         if kernel.lang == "triton":

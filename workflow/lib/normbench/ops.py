@@ -7,10 +7,11 @@ Nobody else multiplies shapes: every contender's GB/s uses ``compulsory_bytes`` 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from normbench.points import ELEMENT_BYTES, Point
+from normbench.points import ELEMENT_BYTES, Point, Semantics
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,9 @@ class Op:
     inputs, outputs: names of the tensors it may have; which of them a point has is said by ``inputs`` and ``outputs``
     of this module. The first output is the one with an element for every element of x.
     mix: the access mix its ceiling is measured with. flops: floating-point operations an element, for the roofline.
-    norm: the norm it ends in or is the gradient of, layernorm or rmsnorm. has_beta: whether its default has one.
+    norm: the norm it ends in or is the gradient of: layernorm, rmsnorm, l1norm or l2norm. has_beta: whether its default
+    has one. scale: of a scale-only norm, what a row is divided by, ``rms``, ``l1`` or ``l2``; it has neither parameters
+    nor statistics. axis: of the shape, the one that is normalised where the semantics name none.
     """
 
     name: str
@@ -39,10 +42,24 @@ class Op:
     flops: int
     subtract_mean: bool
     has_beta: bool
+    scale: str = ""
+    axis: int = -1
 
     @property
     def norm(self) -> str:
+        if self.scale in ("l1", "l2"):
+            return self.name
         return "layernorm" if self.subtract_mean else "rmsnorm"
+
+    @property
+    def has_eps(self) -> bool:
+        """Whether eps is part of the formula."""
+        return self.scale not in ("l1", "l2")
+
+    @property
+    def prepared_by(self) -> str:
+        """The function of a baseline that prepares its launches."""
+        return "prepare_backward" if self.backward else "prepare_scale" if self.scale else "prepare"
 
     @property
     def main(self) -> str:
@@ -125,6 +142,41 @@ OPS = {
             subtract_mean=False,
             has_beta=False,
         ),
+        # KernelBench level 1, problems 36, 38 and 39
+        Op(
+            "rmsnorm_channels",
+            "y = x / sqrt(mean(x^2) + eps), the mean over axis 1",
+            ("x",),
+            ("y",),
+            "copy",
+            3,
+            subtract_mean=False,
+            has_beta=False,
+            scale="rms",
+            axis=1,
+        ),
+        Op(
+            "l1norm",
+            "y = x / mean(|x|)",
+            ("x",),
+            ("y",),
+            "copy",
+            3,
+            subtract_mean=False,
+            has_beta=False,
+            scale="l1",
+        ),
+        Op(
+            "l2norm",
+            "y = x / sqrt(sum(x^2))",
+            ("x",),
+            ("y",),
+            "copy",
+            3,
+            subtract_mean=False,
+            has_beta=False,
+            scale="l2",
+        ),
     )
 }
 LARGE = ("x", "y", "residual", "sum", "dy", "dx")  # tensors with an element for every element of x
@@ -133,18 +185,77 @@ STATISTICS = ("mean", "rstd")  # with an element for every row, fp32
 COLUMN_SUMS = ("dgamma", "dbeta")  # outputs that every row adds to
 
 
+def point_of(
+    op: str, dtype: str, dims: Sequence[int], regime: str = "stream", semantics: Semantics | None = None
+) -> Point:
+    """The work of an op on an x of this shape.
+
+    Raises:
+        ValueError: the axis to be normalised is none of its axes, or holds nothing.
+    """
+    semantics = semantics or Semantics()
+    which = _axis(op, semantics)
+    if not -len(dims) <= which < len(dims) or dims[which] < 1:
+        raise ValueError(f"shape: {'x'.join(map(str, dims))} has nothing to normalise along axis {which}")
+    hidden = dims[which]
+    return Point(op, dtype, math.prod(dims) // hidden, hidden, regime, semantics, "x".join(map(str, dims)))
+
+
+def _axis(op: str, semantics: Semantics) -> int:
+    return OPS[op].axis if semantics.axis is None else semantics.axis
+
+
+def inner(point: Point) -> int:
+    """Elements of x from one element of a row to its next: 1, or of a channel form the pixels of an image, which are
+    all that lies behind axis 1 of its shape."""
+    return math.prod(point.dims[2:]) if _axis(point.op, point.semantics) == 1 else 1
+
+
+def layout(point: Point) -> str:
+    """How x lies in memory: ``rows``, one after the other, or ``channels``, the rows of an image side by side."""
+    return "channels" if inner(point) > 1 else "rows"
+
+
+def as_rows(point: Point, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as large as x, whatever its shape, as (rows, hidden); of a channel form that is a copy."""
+    rows = tensor.numel() // point.hidden
+    if layout(point) == "channels" and tensor.dim() > 2:
+        pixels = inner(point)
+        tensor = tensor.reshape(rows // pixels, point.hidden, pixels).transpose(1, 2)
+    return tensor.reshape(rows, point.hidden)
+
+
+def some_rows(point: Point, tensor: torch.Tensor, rows: slice | list[int]) -> torch.Tensor:
+    """Some rows of a tensor as large as x, (rows, hidden), without a copy of the others."""
+    import torch
+
+    if layout(point) == "rows" or tensor.dim() == 2:
+        return tensor[rows]
+    wanted = torch.arange(point.rows, device=tensor.device)[rows]
+    pixels = inner(point)
+    return tensor.reshape(-1, point.hidden, pixels)[wanted // pixels, :, wanted % pixels]
+
+
+def laid_out(point: Point, rows: torch.Tensor) -> torch.Tensor:
+    """Inverse of ``as_rows``: (rows, hidden) values in the shape that ``extent`` says, as a view."""
+    if layout(point) == "rows":
+        return rows
+    pixels = inner(point)
+    return rows.view(len(rows) // pixels, pixels, point.hidden).transpose(1, 2)
+
+
 def has_gamma(point: Point) -> bool:
-    return point.semantics.gamma
+    return point.semantics.gamma and "gamma" in OPS[point.op].inputs
 
 
 def has_beta(point: Point) -> bool:
     wanted = point.semantics.beta
-    return OPS[point.op].has_beta if wanted is None else wanted
+    return not OPS[point.op].scale and (OPS[point.op].has_beta if wanted is None else wanted)
 
 
 def saves_stats(point: Point) -> bool:
     """Whether statistics are an output."""
-    return bool(point.semantics.stats) and not OPS[point.op].backward
+    return bool(point.semantics.stats) and "rstd" in OPS[point.op].outputs
 
 
 def takes_stats(point: Point) -> bool:
@@ -197,7 +308,9 @@ def large_tensors(point: Point) -> list[str]:
 def extent(point: Point, name: str) -> tuple[tuple[int, ...], str]:
     """(shape, element type) of a tensor of the work."""
     if name in LARGE:
-        return (point.rows, point.hidden), point.dtype
+        pixels = inner(point)
+        shape = (point.rows, point.hidden) if pixels == 1 else (point.rows // pixels, point.hidden, pixels)
+        return shape, point.dtype
     return ((point.hidden,), point.param_dtype) if name in PARAMETERS else ((point.rows,), "fp32")
 
 
@@ -213,10 +326,11 @@ def flops(point: Point) -> int:
 
 
 def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """Outputs in float64 of the inputs as rounded to their dtype; x, residual and dy are (rows, hidden).
+    """Outputs in float64 of the inputs as rounded to their dtype; x, residual and dy are (rows, hidden), or of a
+    channel form as ``extent`` says.
 
-    Returns y, the statistics the op has, shaped (rows,), and for an add op the exact sum; of a backward op what
-    ``gradients.reference`` returns.
+    Returns y (rows, hidden), the statistics the op has, shaped (rows,), and for an add op the exact sum; of a backward
+    op what ``gradients.reference`` returns.
     """
     import torch
 
@@ -224,6 +338,9 @@ def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str
 
     if OPS[point.op].backward:
         return gradients.reference(point, tensors)
+    if OPS[point.op].scale:
+        rows = as_rows(point, tensors["x"]).to(torch.float64)  # type: ignore[arg-type]
+        return {"y": rows / row_scale(point, rows)[:, None]}
     x = tensors["x"].to(torch.float64)  # type: ignore[union-attr]
     results: dict[str, torch.Tensor] = {}
     if OPS[point.op].adds:
@@ -260,6 +377,15 @@ def statistics(point: Point, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, t
     return x, found
 
 
+def row_scale(point: Point, x: torch.Tensor) -> torch.Tensor:
+    """What a scale-only norm divides each row of x by, (rows,); x is (rows, hidden) and float64."""
+    kind = OPS[point.op].scale
+    if kind == "l1":
+        return x.abs().mean(dim=1)
+    squares = x * x
+    return squares.sum(dim=1).sqrt() if kind == "l2" else (squares.mean(dim=1) + point.semantics.eps).sqrt()
+
+
 def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor]) -> torch.Tensor:
     """Absolute error allowed at each element of y, shaped (rows, hidden), float64.
 
@@ -277,6 +403,9 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
       rstd = 1/sqrt(eps); there the term is capped at 1e-3, which an exact two-pass meets by removing the residual of
       the mean, and a plain one does not;
     * the sum of an add op in fp32: u32 |sum|, in units of the output u32 |sum| rstd |gamma|.
+
+    A scale-only norm has the first two. Its row sum has no term below zero, so it is as good, relatively, as its worst
+    running sum; the root halves that, and the reciprocal and the product add a rounding each.
 
     Of a backward op: of each element of dx, as ``gradients.tolerance`` says.
     """
@@ -347,12 +476,25 @@ def ulp(value: torch.Tensor, dtype: str) -> torch.Tensor:
 
 
 def out_of_range(point: Point, tensors: dict[str, torch.Tensor | None]) -> bool:
-    """True where an fp32 accumulator cannot hold the sum of squares: |x| > 1.8e19 / sqrt(hidden) somewhere."""
+    """True where fp32 cannot hold what a row is divided by, or the sum it is made of.
+
+    A sum of squares: |x| > 1.8e19 / sqrt(hidden) somewhere; that of l2norm, to which no eps is added, also where a row
+    is not zero and all of it below 1.1e-19 sqrt(hidden), for its squares are rounded as denormals are, to 2^-150. A sum
+    of magnitudes: |x| > 3.4e38 / hidden; and where the largest of a row is below 2^-126, the reciprocal of the mean may
+    be infinite.
+    """
     x = tensors["x"]
     if x is None or x.numel() == 0 or takes_stats(point):
         return False
+    kind = OPS[point.op].scale
+    if kind in ("l1", "l2"):
+        largest = as_rows(point, x).abs().amax(dim=1)
+        least = 2.0**-126 if kind == "l1" else 1.1e-19 * point.hidden**0.5
+        if bool(((largest > 0) & (largest < least)).any()):
+            return True
     finite = x[x.isfinite()]
-    return bool(finite.numel() and float(finite.abs().max()) > 1.8e19 / point.hidden**0.5)
+    most = 3.4e38 / point.hidden if kind == "l1" else 1.8e19 / point.hidden**0.5
+    return bool(finite.numel() and float(finite.abs().max()) > most)
 
 
 def torch_dtype(dtype: str) -> Any:

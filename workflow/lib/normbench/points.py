@@ -24,7 +24,8 @@ class Semantics:
     stats: forward: mean and rstd are written; backward: given as inputs (None: the op's default).
     residual: add ops: ``round`` (sum rounded to dtype before the norm) or ``fp32``; backward: a gradient added to dx.
     cast: RMSNorm ``torch`` (one cast at the end) or ``llama`` (cast before gamma). offset: added to gamma in fp32.
-    row_stride: elements between rows of x (None: hidden). axis: -1, or 1 for the channel forms.
+    row_stride: elements between rows of x (None: hidden). axis: of ``shape``, the one that is normalised: -1, or 1 for
+    the channel forms (None: the op's default).
     """
 
     param_dtype: str | None = None
@@ -36,7 +37,7 @@ class Semantics:
     cast: str = "torch"
     offset: float = 0.0
     row_stride: int | None = None
-    axis: int = -1
+    axis: int | None = None
 
     def __str__(self) -> str:
         changed = {
@@ -68,7 +69,8 @@ class Semantics:
 
 @dataclass(frozen=True)
 class Point:
-    """One piece of work. ``shape`` is x as the caller sees it; rows and hidden are what a kernel sees."""
+    """One piece of work. ``shape`` is x as the caller sees it; rows and hidden are what is normalised: ``rows`` times
+    ``hidden`` elements, wherever they lie."""
 
     op: str
     dtype: str
@@ -81,6 +83,11 @@ class Point:
     def __post_init__(self) -> None:
         if not self.shape:
             object.__setattr__(self, "shape", f"{self.rows}x{self.hidden}")
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """``shape`` as numbers."""
+        return tuple(map(int, self.shape.split("x")))
 
     @property
     def element_bytes(self) -> int:

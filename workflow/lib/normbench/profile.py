@@ -45,11 +45,7 @@ def main(args: argparse.Namespace) -> int:
 def representative(points: Sequence[Point], kernel: Kernel, dtype: str, hidden: int) -> Point | None:
     """The study's point to profile a kernel at: its first op, ``dtype`` where it is there, the nearest hidden size by
     ratio; None where the study streams nothing of what the kernel serves."""
-    served = [
-        point
-        for point in points
-        if point.streams and point.regime in kernel.regimes and point.op in kernel.ops and point.dtype in kernel.dtypes
-    ]
+    served = [point for point in points if point.streams and point.regime in kernel.regimes and kernel.serves(point)]
     return min(
         served,
         key=lambda point: (

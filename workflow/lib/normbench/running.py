@@ -81,7 +81,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def point_of(arrays: dict[str, Any], task: dict[str, Any]) -> Point:
-    """The work the arrays describe: x of shape (..., hidden), gamma and beta of shape (hidden,).
+    """The work the arrays describe: x of shape (..., hidden), or as the axis says, gamma and beta of shape (hidden,).
 
     Raises:
         BadInput: they describe none of this op.
@@ -107,7 +107,16 @@ def point_of(arrays: dict[str, Any], task: dict[str, Any]) -> Point:
             raise BadInput(f"eps has shape {arrays['eps'].shape}; it is one number")
         values["eps"] = float(arrays["eps"])
     semantics = replace(Semantics.parse(task["semantics"]), **values)
+    if op.scale:
+        return _scaled(op, dtype, x.shape, semantics)
     return Point(task["op"], dtype, x.size // hidden, hidden, "stream", semantics, "x".join(map(str, x.shape)))
+
+
+def _scaled(op: ops.Op, dtype: str, shape: tuple[int, ...], semantics: Semantics) -> Point:
+    try:
+        return ops.point_of(op.name, dtype, shape, semantics=semantics)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
 
 
 def _check_large(arrays: dict[str, Any], op: ops.Op) -> None:
@@ -149,8 +158,7 @@ def _inputs(arrays: dict[str, Any], point: Point, gpu: Gpu) -> dict[str, Any]:
             found = found.view(gpu.torch.bfloat16)
         return found.to(gpu.device)
 
-    shape = (point.rows, point.hidden)
-    large = {name: tensor(name).reshape(shape) for name in ("x", *LARGE) if name in arrays}
+    large = {name: tensor(name).reshape(ops.extent(point, name)[0]) for name in ("x", *LARGE) if name in arrays}
     return large | {"gamma": tensor("gamma"), "beta": tensor("beta")} | saved_statistics(point, large["x"])
 
 

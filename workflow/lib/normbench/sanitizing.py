@@ -8,6 +8,7 @@ that a read of anything else is a read of memory nobody wrote: gaps between rows
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ class Shape:
 
 def shape(name: str, point: Point, shift: dict[str, int]) -> Shape:
     (*rows, columns), dtype = ops.extent(point, name)
-    strided = name in ops.LARGE and name in ops.OPS[point.op].inputs
-    return Shape(rows[0] if rows else 1, columns, point.row_stride if strided else columns, dtype, shift.get(name, 0))
+    strided = name in ops.LARGE and name in ops.OPS[point.op].inputs and ops.layout(point) == "rows"
+    return Shape(math.prod(rows), columns, point.row_stride if strided else columns, dtype, shift.get(name, 0))
 
 
 Make = Callable[[Shape, Values | None], Any]

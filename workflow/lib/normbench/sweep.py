@@ -25,14 +25,15 @@ def points(study: config.Study, memory_bytes: int | None = None) -> list[Point]:
     """
     mode = study.residual if study.residual != "fp32" else None  # the default, so that it names nothing
     semantics = {op: Semantics(eps=study.eps, residual=mode if ops.OPS[op].adds else None) for op in study.ops}
+    of_rows = [op for op in study.ops if not ops.OPS[op].scale]
     regimes = [regime for regime in study.regimes if regime != wide.REGIME]
     shapes = {regime: list(_shapes(study, regime, memory_bytes)) for regime in regimes}
     found = [
         Point(op, dtype, rows, hidden, regime, semantics[op])
-        for regime, op, dtype in itertools.product(regimes, study.ops, study.dtypes)
+        for regime, op, dtype in itertools.product(regimes, of_rows, study.dtypes)
         for rows, hidden in shapes[regime]
     ]
-    return found + (_wide(study, semantics) if wide.REGIME in study.regimes else [])
+    return found + list(_scaled(study)) + (_wide(study, semantics) if wide.REGIME in study.regimes else [])
 
 
 def _wide(study: config.Study, semantics: dict[str, Semantics]) -> list[Point]:
@@ -45,6 +46,22 @@ def _wide(study: config.Study, semantics: dict[str, Semantics]) -> list[Point]:
         if dtype in study.wide.dtypes
         for shape in study.wide.shapes
     ]
+
+
+def _scaled(study: config.Study) -> Iterator[Point]:
+    """Points of the scale-only norms: the same shapes on every card, which are skipped where they do not fit.
+
+    An axis is named only where it is not the op's own; channels last in memory are rows.
+    """
+    if "stream" not in study.regimes:
+        return
+    for op, dtype in itertools.product((op for op in study.ops if ops.OPS[op].scale), study.dtypes):
+        own, eps = ops.OPS[op].axis, study.eps if ops.OPS[op].has_eps else Semantics().eps
+        rows = [] if own == 1 else study.scale.rows
+        for axis, shapes in ((1, study.scale.channels), (-1, study.scale.channels_last), (-1, rows)):
+            semantics = Semantics(eps=eps, axis=None if axis == own else axis)
+            for shape in shapes:
+                yield ops.point_of(op, dtype, tuple(map(int, shape.split("x"))), "stream", semantics)
 
 
 def stream_elements(study: config.Study, memory_bytes: int | None) -> int:

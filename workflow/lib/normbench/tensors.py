@@ -7,6 +7,7 @@ was not done and writes that went astray are both seen.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -94,8 +95,8 @@ class Tensors:
             if tensor is None or not tensor.numel():
                 continue
             value |= tensor.data_ptr()
-            if tensor.dim() == 2:
-                value |= tensor.stride(0) * tensor.element_size()
+            for axis in range(tensor.dim() - 1):
+                value |= tensor.stride(axis) * tensor.element_size()
         return value & -value
 
     def fingerprint(self) -> int:
@@ -126,8 +127,8 @@ def poisoned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def chunks(tensor: torch.Tensor, elements: int = 1 << 28) -> Iterator[torch.Tensor]:
-    """Rows of ``tensor`` in turn, about ``elements`` at a time: temporaries of the whole may not fit."""
-    rows = max(1, elements // max(1, tensor.shape[-1]))
+    """``tensor`` along its first axis, about ``elements`` at a time: temporaries of the whole may not fit."""
+    rows = max(1, elements // max(1, math.prod(tensor.shape[1:])))
     return (tensor[start : start + rows] for start in range(0, len(tensor), rows))
 
 
@@ -138,15 +139,16 @@ def checksum(tensor: torch.Tensor) -> int:
 
 
 def guarded(shape: tuple[int, ...], dtype: Any, device: Any, stride: int | None = None, shift: int = 0) -> Guarded:
-    """An output of ``shape`` between guard bands; rows ``stride`` elements apart, base ``shift`` elements off."""
+    """An output of ``shape`` between guard bands; rows (of a matrix) ``stride`` elements apart, base ``shift`` elements
+    off."""
     import torch
 
     element = torch.empty((), dtype=dtype).element_size()
     guard = GUARD_BYTES // element
-    pitch = stride or shape[-1]
-    elements = shape[0] * pitch if len(shape) == 2 else shape[0]
+    pitch = stride if stride and len(shape) == 2 else shape[-1]
+    elements = math.prod(shape[:-1]) * pitch
     buffer = torch.empty(2 * guard + shift + elements, dtype=dtype, device=device)
-    strides = (pitch, 1) if len(shape) == 2 else (1,)
+    strides = (*(pitch * math.prod(shape[axis + 1 : -1]) for axis in range(len(shape) - 1)), 1)
     return Guarded(buffer, buffer.as_strided(shape, strides, guard + shift))
 
 
@@ -166,13 +168,13 @@ def make_inputs(point: Point, device: Any, seed: int) -> dict[str, torch.Tensor 
         if name in ops.STATISTICS:
             continue
         shape, dtype = ops.extent(point, name)
-        pitch = point.row_stride if name in ops.LARGE else shape[-1]
+        pitch = point.row_stride if name in ops.LARGE and ops.layout(point) == "rows" else shape[-1]
         tensor = torch.empty(*shape[:-1], pitch, dtype=ops.torch_dtype(dtype), device=device)
         if point.regime == "wide" and name in ops.LARGE:
             tensor.uniform_(generator=generator)
         else:
             tensor.normal_(*NORMAL.get(name, (0.0, 1.0)), generator=generator)
-        made[name] = tensor[..., : point.hidden] if name in ops.LARGE else tensor
+        made[name] = tensor[..., : shape[-1]]
     if (dy := made.get("dy")) is not None:
         leaning = made["x"].add(1.0).mul_(0.5)  # type: ignore[union-attr]
         leaning[1::2].neg_()

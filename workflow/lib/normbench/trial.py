@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normbench import ops
-from normbench.check import Expected, Verdict, check, check_copy, yardstick
+from normbench.check import Expected, Verdict, check, check_copy, kept_bytes, yardstick
 from normbench.contenders import CompileError, Contender, Unsupported
 from normbench.formats import plain
 from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
@@ -162,11 +162,16 @@ def identity(point: Point, contender: Contender, variant: Variant | None, task: 
 
 
 def memory_refusal(point: Point, sets: int, gpu: Gpu) -> str | None:
-    """Why the point does not fit this device, or None: buffers, reference, tolerance and the temporaries of a check."""
+    """Why the point does not fit this device, or None: buffers, reference, tolerance and the temporaries of a check.
+
+    Where the reference is not kept, or a channel form is judged as rows, a check copies x and y, and torch's answers
+    count beside that.
+    """
     if sets > MOST_SETS:
         return f"too small to stream: {sets} buffer sets would be needed to leave L2; measure it as l2 or latency"
-    elements = point.rows * point.row_stride
-    need = sets * set_bytes(point) + 2 * elements * (8 + 4 + 4) + (2 << 30)
+    copies = 0 if kept_bytes(point) and ops.layout(point) == "rows" else 4
+    tensor_bytes = point.rows * point.row_stride * point.element_bytes
+    need = sets * set_bytes(point) + 2 * kept_bytes(point) + copies * tensor_bytes + (2 << 30)
     free = gpu.free_bytes()
     if need > free and not gpu.fake:
         return f"needs {need / 1e9:.1f} GB of device memory, {free / 1e9:.1f} GB are free"

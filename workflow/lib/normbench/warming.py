@@ -22,7 +22,8 @@ def empty_tensors(point: Point, gpu: CudaGpu) -> Tensors:
 
     def tensor(name: str) -> Any:
         shape, dtype = ops.extent(point, name)
-        pitch = point.row_stride if name in ops.inputs(point) and name in ops.LARGE else shape[-1]
+        strided = name in ops.inputs(point) and name in ops.LARGE and ops.layout(point) == "rows"
+        pitch = point.row_stride if strided else shape[-1]
         made = torch.ones(*shape[:-1], pitch, dtype=ops.torch_dtype(dtype), device=gpu.device)
         return made[..., : shape[-1]]
 
