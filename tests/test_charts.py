@@ -276,6 +276,7 @@ def test_a_family_of_refused_inputs_is_not_judged(one: measured.Measured) -> Non
         ("near_65504", "values:"),
         ("stride_odd", "stride:"),
         ("no_gamma", "semantics:"),
+        ("wide.offset_1000.random.0", "wide:"),
         ("misaligned", "other"),
     ],
 )

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import report_fixture as fixture
-from normbench import backward, contracts, measured, page, wide
+from normbench import backward, contracts, findings, measured, page, wide
 from normbench.points import Point, Semantics
 
 GRADIENTS = fixture.Fixture(
@@ -140,6 +140,18 @@ def test_the_two_contracts_of_wide_rows_are_told_apart() -> None:
     assert lines["torch_var_mean"].failing == "wrong: invented: offset"
     assert lines["wide_torch_order"].eager == pytest.approx(8350 / 290)
     assert problem.skipped == [("liger", "invented: too wide")]
+
+
+def test_the_finding_of_wide_rows_names_the_fastest_of_each_contract() -> None:
+    found = findings.wide(contracts.problems(wide_study()))
+    assert found == (
+        "Wide rows, layernorm fp32 of 16x64x256x256: wide_torch_order is the fastest of our kernels that is bit for "
+        "bit torch (290 µs, 29× as fast as torch eager); wide_onepass is the fastest of our kernels that is accurate, bits "
+        "of its own (180 µs, 46× as fast as torch eager)."
+    )
+    assert findings.wide([]) is None
+    # an input that torch's order fails is no fault of a kernel that has torch's bits
+    assert not any(sentence.startswith("Wrong on an adversarial") for sentence in findings.findings(wide_study()))
 
 
 def test_bits_that_differ_on_one_input_are_no_contract() -> None:

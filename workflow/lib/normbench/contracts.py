@@ -19,6 +19,7 @@ from normbench.measured import Measured
 REGIME = "wide"
 BITWISE, ACCURATE, FAILS, YARDSTICK = "bit for bit torch", "accurate, bits of its own", "fails", "yardstick"
 ORDER = (BITWISE, ACCURATE, FAILS, YARDSTICK)
+KEPT = ORDER[:2]
 MOST = 4  # failing inputs that a line names
 Row = Mapping[str, Any]
 

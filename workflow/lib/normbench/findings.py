@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import polars as pl
 
-from normbench import answers, formats, schema
+from normbench import answers, contracts, formats, schema
 from normbench.measured import Measured
 
 NEAR_CEILING = 0.9
@@ -21,8 +21,9 @@ def findings(one: Measured) -> list[str]:
     """The sentences the study supports, the weightiest first."""
     raced = answers.stream(one.showdown).sort("op", "dtype", "hidden", "contender")
     sentences = (
-        correctness(one.checks),
+        correctness(one.checks.filter(pl.col("regime") != contracts.REGIME)),
         lead(raced),
+        wide(contracts.problems(one)),
         collapse(raced),
         below_ceiling(raced),
         deficit(raced),
@@ -81,6 +82,24 @@ def lead(raced: pl.DataFrame) -> str | None:
         f"the best speed-up over the best baseline is {formats.factor(best['speedup_best'])} "
         f"({best['contender']}, {where(best)}: {formats.count(best['gbps'])} GB/s)."
     )
+
+
+def wide(problems: Sequence[contracts.Problem]) -> str | None:
+    """The fastest of each contract at the largest wide problem; those checks have contracts of their own."""
+    for problem in problems:
+        timed = [line for line in problem.lines if line.quotable and line.time_us is not None and line.role == "ours"]
+        kept = {line.contract: line for line in reversed(timed) if line.contract in contracts.KEPT}
+        if kept:
+            best = (_kept(name, kept.get(name)) for name in contracts.KEPT)
+            return f"Wide rows, {problem.op} {problem.dtype} of {problem.shape}: {'; '.join(best)}."
+    return None
+
+
+def _kept(contract: str, line: contracts.Line | None) -> str:
+    if line is None:
+        return f"none of our kernels is {contract}"
+    eager = f", {formats.factor(line.eager)} as fast as torch eager" if line.eager is not None else ""
+    return f"{line.contender} is the fastest of our kernels that is {contract} ({line.time_us:.4g} µs{eager})"
 
 
 def deficit(raced: pl.DataFrame) -> str | None:

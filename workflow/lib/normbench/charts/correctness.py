@@ -30,6 +30,7 @@ FAMILIES = {
     r"nan|inf|minus_inf|near|denormal|tiny": "values: NaN, inf, limits",
     r"stride": "stride: rows apart",
     r"eps_|no_|stats": "semantics: ε, affine",
+    r"wide\.": "wide: distributions",
 }
 OTHER = "other"
 VERIFY = pl.format("snakemake --cores 1 verify --config ops={} dtypes={}", "op", "dtype")  # repeats the inputs

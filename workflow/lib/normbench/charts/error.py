@@ -14,13 +14,13 @@ from normbench.metrics import Drawable, drawable
 NAME = "error"
 TITLE = "Largest error against float64, by input (ulp of the output type)"
 HELP = (
-    "Lower is better; 0.5 ulp is a correctly rounded result. “race” is the output that was timed, of normal random "
-    "inputs; the others are the adversarial inputs of the matrix, and “inputs” opens a family. A missing mark is a "
-    "result that is not finite where it should be, or a refusal. torch's own errors are here too: matching torch and "
-    "being accurate are two things."
+    "Lower is better; 0.5 ulp is a correctly rounded result. “race” is the output that was timed, of random inputs; "
+    "the others are the adversarial inputs of the matrix, and “inputs” opens a family. A missing mark is a result that "
+    "is not finite where it should be, or a refusal. torch's own errors are here too: matching torch and being "
+    "accurate are two things."
 )
 NOTHING = "Error against float64: no row has an error."
-RACE = "race: normal random"
+RACE = "race: random"
 LINEAR_BELOW = 0.5  # ulp; a symmetric log axis can show an exact 0
 LEAST_RANGE = (0.25, 1.0)  # ulp; errors that are all 0.50004 are one line, not a landscape
 COLUMNS = ("op", "dtype", "role", "contender", "family", "shown", "worst", "err_ulp_max", "tolerance_used", "command")
