@@ -28,7 +28,7 @@ KERNELS = [kernel for kernel in kernelfile.find(ROOT / "kernels") if kernel.lang
 STEMS = [kernel.stem for kernel in KERNELS]
 CTA_ROW = re.compile(
     r"cta_row<(?P<T>\w+), (?P<W>\w+), (?P<norm>\d), (?P<add>\d), "
-    r"(?P<lanes>\d+), (?P<vecs>\d), (?P<vec>\d), (?P<once>\d)>"
+    r"(?P<lanes>\d+), (?P<vecs>\d), (?P<vec>\d), (?P<once>\d), (?P<gamma>\d)>"
 )
 
 
@@ -165,7 +165,7 @@ def disassembled(output: Output, folder: Path) -> dict[str, str]:
 
 
 def test_log_and_cubin_that_disagree_are_an_error() -> None:
-    built = nvrtc.build(ROOT / "kernels/forward/naive.cu", ["naive<float, float, 0, 0>"], 90)
+    built = nvrtc.build(ROOT / "kernels/forward/naive.cu", ["naive<float, float, 0, 0, 0>"], 90)
     assert verb.usages(built, 90)
     doctored = replace(built, log=re.sub(r"Used \d+ registers", "Used 99 registers", built.log))
     with pytest.raises(cubin.CubinError, match="99"):
@@ -257,7 +257,7 @@ def test_an_architecture_newer_than_nvrtc_becomes_ptx_for_the_driver(tmp_path: P
 
 def test_an_architecture_that_nvrtc_dropped_says_what_to_install() -> None:
     with pytest.raises(nvrtc.ToolchainError, match=r"not for sm_35; an older NVRTC"):
-        nvrtc.build(ROOT / "kernels/forward/naive.cu", ["naive<float, float, 0, 0>"], 35)
+        nvrtc.build(ROOT / "kernels/forward/naive.cu", ["naive<float, float, 0, 0, 0>"], 35)
 
 
 def test_missing_headers_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,17 @@ BASES = (
     (2, 2, 0, 2, 5),
 )
 KINDS = ("normal", "offset", "constant", "large")
+# cast order and offset of gamma, and shapes that take every way of a kernel to gamma
+PLAIN = (("torch", 0.0),)
+GAMMAS = (("llama", 0.0), ("torch", 1.0), ("llama", 1.0))
+GAMMA_SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
+    (3, 33, 1, {"stats": True}),
+    (5, 64, 0, {}),
+    (3, 1000, 24, {"gamma": False}),
+    (2, 1023, 0, {}),
+    (3, 1024, 0, {"beta": False}),
+    (2, 2049, 0, {}),
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -93,18 +104,23 @@ class Job:
         return f"{what} {self.shifts} {self.variant}"
 
 
-def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
+def jobs_of(kernel: kernelfile.Kernel, shapes: Any = SHAPES, gammas: Any = PLAIN) -> list[Job]:
     """Every shape in every type, with up to three variants each, drawn the same way every time."""
-    draw = random.Random(kernel.stem)
+    draw, draw_gamma = random.Random(kernel.stem), random.Random(kernel.stem)
     found = []
     for op in kernel.ops:
         for dtype in kernel.dtypes:
             for param in dict.fromkeys((None, "fp32" if dtype != "fp32" else None)):
-                for rows, hidden, gap, changes in SHAPES:
+                for rows, hidden, gap, changes in shapes:
                     for _ in range(3 if hidden < 4096 else 1):
                         mode = draw.choice([None, "round"]) if ops.OPS[op].adds else None
                         stride = hidden + gap if gap else None
-                        semantics = Semantics(param_dtype=param, row_stride=stride, residual=mode, **changes)
+                        cast, offset = draw_gamma.choice(
+                            [one for one in gammas if ops.OPS[op].casts or one[0] == "torch"]
+                        )
+                        semantics = Semantics(
+                            param_dtype=param, row_stride=stride, residual=mode, cast=cast, offset=offset, **changes
+                        )
                         point = Point(op, dtype, rows, hidden, semantics=semantics)
                         shifts = draw.choice(BASES)
                         names = kernelfile.launch_names(point, 90, 132, alignment(point, shifts)) | {"blocks_per_sm": 1}
@@ -180,7 +196,7 @@ def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list
     if "blocks_per_sm" in launch.grid[0]:  # where blocks stay for several rows any grid is right
         grid = min(grid, 3 * max(cluster, 1))
     shape = shim.Shape(grid, block, smem, max(cluster, 1), tuple(job.variant.values()))
-    scalars = {"rows": point.rows, "hidden": point.hidden, "eps": semantics.eps}
+    scalars = {"rows": point.rows, "hidden": point.hidden, "eps": semantics.eps, "offset": semantics.offset}
     scalars |= {"x_stride": pitches["x"], "y_stride": pitches["y"]}
     try:
         which = symbols.index(launch.symbol(job.names))
@@ -219,6 +235,38 @@ def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[s
 def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
     assert problems(kernel, jobs_of(kernel), tmp_path) == []
+
+
+@pytest.mark.parametrize("stem", ["naive", "welford", "cta_row", "span_row", "cluster_row"])
+def test_both_cast_orders_and_an_offset_of_gamma_agree_with_float64(stem: str, tmp_path: Path) -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
+    jobs = jobs_of(kernel, GAMMA_SHAPES, GAMMAS)
+    # one of a kind: each variant more is a second of g++
+    kinds = {(job.point.op, job.point.dtype, job.names["GAMMA"], job.point.hidden % 8 > 0): job for job in jobs}
+    assert {(op, 2) for op in kernel.ops} <= {(op, gamma) for op, _, gamma, _ in kinds}
+    for dtype in set(kernel.dtypes) - {"fp32"}:
+        assert {1, 3} <= {gamma for op, of, gamma, _ in kinds if (op, of) == ("rmsnorm", dtype)}
+    assert problems(kernel, list(kinds.values()), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("(GAMMA & GAMMA_LLAMA) != 0", "false"),
+        ("gamma + offset : gamma", "gamma : gamma"),
+        ("? offset : 0.0f", "? offset : offset"),
+    ],
+    ids=["one rounding too few", "no offset", "an offset of an absent gamma"],
+)
+def test_a_fault_in_the_way_to_gamma_is_seen(right: str, wrong: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
+    path = tmp_path / "kernels" / "common" / "weights.cuh"
+    text = path.read_text()
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, wrong))
+    kernel = kernelfile.load(tmp_path / "kernels" / "forward" / "cta_row.cu")
+    jobs = jobs_of(kernel, GAMMA_SHAPES, GAMMAS)[::2]
+    assert problems(kernel, [job for job in jobs if job.point.op == "rmsnorm" and job.point.dtype == "bf16"], tmp_path)
 
 
 ELEMENTS = 150_000  # of a case, at most: fibers are slow

@@ -29,6 +29,7 @@ SEMANTICS = (
     Semantics(beta=False, param_dtype="fp32", stats=True),
     Semantics(row_stride=2100, stats=True),
 )
+GAMMAS = (("llama", 0.0), ("torch", 1.0), ("llama", 1.0))  # cast order and offset of gamma
 GUARD = 64
 
 
@@ -52,6 +53,13 @@ def cases() -> list[tuple[Point, str]]:
         (Point(op, dtype, 3, 100, semantics=Semantics(residual="round")), "random")
         for op in ("add_layernorm", "add_rmsnorm")
         for dtype in ("fp32", "fp16")
+    ]
+    found += [
+        (Point(op, dtype, 2, 33, semantics=Semantics(cast=cast, offset=offset)), "random")
+        for op in ("layernorm", "rmsnorm", "add_rmsnorm")
+        for dtype in ("fp32", "fp16")
+        for cast, offset in GAMMAS
+        if cast == "torch" or ops.OPS[op].casts
     ]
     for kind in ("offset 1e2", "offset 1e4", "offset 1e6"):
         found.append((Point("layernorm", "fp32", 3, 1023), kind))
@@ -112,6 +120,8 @@ def run_case(module: Any, point: Point, kind: str, variant: dict[str, int]) -> s
             eps=semantics.eps,
             norm=ops.OPS[point.op].norm,
             residual_mode=ops.residual_mode(point),
+            cast=semantics.cast,
+            offset=semantics.offset,
         ),
         **variant,
     )

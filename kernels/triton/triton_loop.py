@@ -19,7 +19,7 @@
 # LeVeque 1983). A chunk's mean is exact up to the rounding of what is left of it, and the merge adds only differences
 # of means, so a constant row gives beta to 1e-6 and an offset costs no more than the rounding of the mean. RMSNorm adds
 # squares.
-# Numerics: fp32; eps inside the root; one rounding at the end.
+# Numerics: fp32; eps inside the root; one rounding at the end, with the cast order llama also one before gamma.
 # Boundaries: places past the end are masked in every load and store and never enter a sum. Row strides are arguments
 # and row offsets 64-bit.
 # Residual: added in fp32 and kept so, or as rounded for the sum that is handed out; both are read again for the second
@@ -59,10 +59,13 @@ def _norm_loop(
     x_stride,
     y_stride,
     eps,
+    offset,
     CENTRED: tl.constexpr,
     ADD: tl.constexpr,
     ROUND: tl.constexpr,
     GAMMA: tl.constexpr,
+    LLAMA: tl.constexpr,
+    OFFSET: tl.constexpr,
     BETA: tl.constexpr,
     MEAN: tl.constexpr,
     RSTD: tl.constexpr,
@@ -107,8 +110,13 @@ def _norm_loop(
         if CENTRED:
             values = (values - centre) - low
         values *= scale
+        if LLAMA:
+            values = values.to(y.dtype.element_ty).to(tl.float32)
         if GAMMA:
-            values *= tl.load(gamma + start + columns, mask=inside, other=0.0).to(tl.float32)
+            factor = tl.load(gamma + start + columns, mask=inside, other=0.0).to(tl.float32)
+            if OFFSET:
+                factor += offset
+            values *= factor
         if BETA:
             values += tl.load(beta + start + columns, mask=inside, other=0.0).to(tl.float32)
         tl.store(y + start + columns, values.to(y.dtype.element_ty), mask=inside)
@@ -133,10 +141,13 @@ def launch(t, chunk, num_warps):
         t.x_stride,
         t.y_stride,
         t.eps,
+        t.offset,
         CENTRED=t.norm == "layernorm",
         ADD=t.residual is not None,
         ROUND=t.residual_mode == "round",
         GAMMA=t.gamma is not None,
+        LLAMA=t.cast == "llama",
+        OFFSET=t.offset != 0,
         BETA=t.beta is not None,
         MEAN=t.mean is not None,
         RSTD=t.rstd is not None,

@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 POINTERS = kernelfile.TENSORS
 _SIGNATURE = ", ".join(f"void* {name}" for name in POINTERS)
 _SIGNATURE += ", void* const* scratch, long long rows, int hidden, long long x_stride, long long y_stride, float eps"
+_SIGNATURE += ", float offset"
 
 
 def build(kernel: kernelfile.Kernel, symbols: Iterable[str], includes: Iterable[str], folder: Path) -> ctypes.CDLL:
@@ -114,6 +115,7 @@ def launch(
         ctypes.c_longlong(scalars["x_stride"]),
         ctypes.c_longlong(scalars["y_stride"]),
         ctypes.c_float(scalars["eps"]),
+        ctypes.c_float(scalars.get("offset", 0.0)),
     )
     if error is not None:
         raise RuntimeError(error.decode())

@@ -62,6 +62,8 @@ def namespace(tensors: Tensors) -> SimpleNamespace:
         op=point.op,
         norm=ops.OPS[point.op].norm,
         residual_mode=ops.residual_mode(point),
+        cast=ops.cast_order(point),
+        offset=point.semantics.offset,
         rows=point.rows,
         hidden=point.hidden,
         eps=point.semantics.eps,
@@ -256,8 +258,8 @@ def _argument(name: str, names: dict[str, Any], tensors: Tensors, scratch: dict[
         return numpy.int32(names[name])
     if name in ("rows", "x_stride", "y_stride"):
         return numpy.int64({"rows": point.rows, "x_stride": point.row_stride, "y_stride": pitch(tensors)}[name])
-    if name == "eps":
-        return numpy.float32(point.semantics.eps)
+    if name in ("eps", "offset"):
+        return numpy.float32(getattr(point.semantics, name))
     if name in names:
         return numpy.int32(names[name])
     tensor = tensors.get(name)
@@ -343,7 +345,8 @@ class External:
     A baseline that has gradients too has a ``prepare_backward(t)``; the function from outside is given every op.
     A baseline module names ``LANG`` (torch or library), ``DISTRIBUTION`` (for the version) and raises
     Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm;
-    ``JIT`` is "hidden" or "rows" where each hidden size or number of rows is compiled at its first call.
+    ``JIT`` is "hidden" or "rows" where each hidden size or number of rows is compiled at its first call. ``GAMMA``
+    names what it can do with gamma beside multiplying the fp32 value by it: "llama", "offset" or both.
     """
 
     copies = False
@@ -353,8 +356,13 @@ class External:
         """``load``: whether gradients are wanted, to the function that prepares them."""
         self.stem, self.lang, self.sha = stem, lang, sha
         self._load = cache(load)
+        self.gammas = {"llama", "offset"}
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None:
+        if ops.cast_order(point) == "llama" and "llama" not in self.gammas:
+            return f"{self.stem} is not raced with the cast order llama"
+        if point.semantics.offset and "offset" not in self.gammas:
+            return f"{self.stem} is not raced with an offset of gamma"
         return None
 
     def variants(self, point: Point, gpu: Gpu, blocks: list[int]) -> list[Variant]:
@@ -380,6 +388,7 @@ def baseline(path: Path | str) -> External:
     found = External(path.stem, constant(text, "LANG", "library"), short_hash(text, 32), partial(_prepare_of, path))
     found.copies = constant(text, "CHECK", "norm") == "copy"
     found.jit = constant(text, "JIT", "")
+    found.gammas = set(constant(text, "GAMMA", "").split())
     return found
 
 

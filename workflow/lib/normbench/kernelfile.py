@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,9 +25,10 @@ C_TYPES = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 NORM_FLAGS = {"layernorm": 0, "rmsnorm": 1, "add_layernorm": 0, "add_rmsnorm": 1}
 NORM_FLAGS |= {"layernorm_bwd": 0, "rmsnorm_bwd": 1}
 ADD_FLAGS = {None: 0, "fp32": 1, "round": 2}  # by residual mode
+LLAMA, OFFSET = 1, 2  # bits of GAMMA
 LANGS = {".cu": "cuda", ".py": "triton"}
 TENSORS = ("x", "gamma", "beta", "residual", "dy", "mean", "rstd", "y", "sum", "dx", "dgamma", "dbeta")
-ARGUMENTS = frozenset((*TENSORS, "rows", "hidden", "x_stride", "y_stride", "eps", "sm_count"))
+ARGUMENTS = frozenset((*TENSORS, "rows", "hidden", "x_stride", "y_stride", "eps", "offset", "sm_count"))
 Names = Mapping[str, Any]
 Variant = dict[str, int]
 
@@ -154,7 +155,10 @@ class Skip:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One contender of ours. ``card`` is the prose under the header; ``sha`` covers the file and what it includes."""
+    """One contender of ours. ``card`` is the prose under the header; ``sha`` covers the file and what it includes.
+
+    gammas: whether it knows cast orders and offsets of gamma: its launches name {GAMMA}, or ask their ``t`` for them.
+    """
 
     stem: str
     path: Path
@@ -169,6 +173,7 @@ class Kernel:
     launches: tuple[Launch, ...]
     card: str
     sha: str
+    gammas: bool = False
 
     def refusal(self, names: Names) -> str | None:
         """Why this kernel does not serve the work, or None. ``names`` as from ``launch_names``."""
@@ -176,6 +181,8 @@ class Kernel:
             return f"{self.stem} serves {', '.join(self.ops)}, not {names['op']}"
         if names["dtype"] not in self.dtypes:
             return f"{self.stem} serves {', '.join(self.dtypes)}, not {names['dtype']}"
+        if names["GAMMA"] and not self.gammas:
+            return f"{self.stem} multiplies the fp32 value by gamma as it is: no other cast order, no offset"
         for skip in self.skip:
             if evaluate(skip.when, names):
                 return skip.reason
@@ -196,12 +203,18 @@ class Kernel:
                 continue
         return True
 
-    def compilations(self, blocks: tuple[int, ...] | list[int], arch: int) -> Iterator[dict[str, Any]]:
-        """Names of everything to compile: op, dtype, param_dtype and variant, as far as known before launch."""
+    def compilations(
+        self, blocks: tuple[int, ...] | list[int], arch: int, gammas: Iterable[int] = (0,)
+    ) -> Iterator[dict[str, Any]]:
+        """Names of everything to compile: op, dtype, param_dtype and variant, as far as known before launch.
+
+        gammas: values of GAMMA that are wanted, where the kernel has them and they differ for the op and dtype.
+        """
         for op, dtype in itertools.product(self.ops, self.dtypes):
             for param_dtype in dict.fromkeys((dtype, "fp32")):
-                for add in add_flags(op, dtype):
-                    names = compile_names(op, dtype, param_dtype, arch, add)
+                wanted = gamma_flags(op, dtype, gammas if self.gammas else (0,))
+                for add, gamma in itertools.product(add_flags(op, dtype), wanted):
+                    names = compile_names(op, dtype, param_dtype, arch, add, gamma)
                     for variant in self.variants(blocks, names):
                         yield {**names, **variant, "variant": variant}
 
@@ -213,10 +226,22 @@ def add_flags(op: str, dtype: str) -> tuple[int, ...]:
     return (1,) if dtype == "fp32" else (1, 2)
 
 
-def compile_names(op: str, dtype: str, param_dtype: str, arch: int, add: int = 0) -> dict[str, Any]:
-    """What an expression may name before the work is known. add: one of ``add_flags``."""
+def gamma_flags(op: str, dtype: str, wanted: Iterable[int]) -> tuple[int, ...]:
+    """Values of GAMMA that are code of their own: in fp32, and where nothing is cast, the cast orders are the same."""
+    casts = op in ops.OPS and ops.OPS[op].casts and dtype != "fp32"
+    return tuple(dict.fromkeys(flag if casts else flag & ~LLAMA for flag in wanted))
+
+
+def gamma_flag(cast: str, offset: float) -> int:
+    """The value of GAMMA for a cast order and an offset."""
+    return LLAMA * (cast == "llama") | OFFSET * bool(offset)
+
+
+def compile_names(op: str, dtype: str, param_dtype: str, arch: int, add: int = 0, gamma: int = 0) -> dict[str, Any]:
+    """What an expression may name before the work is known. add: one of ``add_flags``; gamma: of ``gamma_flags``."""
     return {
         "ADD": add,
+        "GAMMA": gamma,
         "op": op,
         "dtype": dtype,
         "param_dtype": param_dtype,
@@ -236,7 +261,10 @@ def launch_names(point: Point, arch: int, sm_count: int, aligned: int) -> dict[s
     """
     wanted = ADD_FLAGS[ops.residual_mode(point)]
     add = min(wanted, max(add_flags(point.op, point.dtype)))
-    return compile_names(point.op, point.dtype, point.param_dtype, arch, add) | {
+    asked = gamma_flag(ops.cast_order(point), point.semantics.offset)
+    (gamma,) = gamma_flags(point.op, point.dtype, (asked,))
+    return compile_names(point.op, point.dtype, point.param_dtype, arch, add, gamma) | {
+        "regime": point.regime,
         "rows": point.rows,
         "hidden": point.hidden,
         "sm_count": sm_count,
@@ -340,6 +368,7 @@ def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
         launches=launches,
         card=card,
         sha=_sha(path, text),
+        gammas=("{GAMMA}" if lang == "cuda" else "t.offset") in text,
     )
     _check_expressions(kernel)
     return kernel

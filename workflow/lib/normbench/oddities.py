@@ -64,7 +64,7 @@ def odds(op: str, dtype: str) -> Iterator[Odd]:
     if ops.OPS[op].backward:
         semantics += [Semantics(stats=False), Semantics(residual="fp32")]
     else:
-        semantics += [Semantics(stats=True)]
+        semantics += [Semantics(stats=True), Semantics(cast="llama" if ops.OPS[op].casts else "torch", offset=1.0)]
     if ops.OPS[op].has_beta:
         semantics += [Semantics(beta=False), Semantics(gamma=False)]
     if dtype != "fp32":

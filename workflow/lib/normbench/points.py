@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from normbench import schema
 
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+CASTS = ("torch", "llama")
 
 
 @dataclass(frozen=True)
