@@ -31,6 +31,7 @@ SEMANTICS = (
 )
 GAMMAS = (("llama", 0.0), ("torch", 1.0), ("llama", 1.0))  # cast order and offset of gamma
 GUARD = 64
+RANDOM = ("random", "in place")
 
 
 def interpretable(stem: str) -> bool:
@@ -60,6 +61,13 @@ def cases() -> list[tuple[Point, str]]:
         for dtype in ("fp32", "fp16")
         for cast, offset in GAMMAS
         if cast == "torch" or ops.OPS[op].casts
+    ]
+    found += [
+        (Point(op, dtype, 2, 2049, semantics=Semantics(residual=mode if op.startswith("add") else None)), "in place")
+        for op in ("layernorm", "add_layernorm", "add_rmsnorm")
+        for dtype in ("fp32", "fp16")
+        for mode in ("fp32", "round")
+        if op.startswith("add") or mode == "fp32"
     ]
     for kind in ("offset 1e2", "offset 1e4", "offset 1e6"):
         found.append((Point("layernorm", "fp32", 3, 1023), kind))
@@ -98,18 +106,20 @@ def run_case(module: Any, point: Point, kind: str, variant: dict[str, int]) -> s
     x.copy_(values(point, kind))
     residual.copy_(torch.randn(x.shape))
     tensors = {
-        "x": x,
-        "residual": residual if adds else None,
-        "gamma": torch.randn(point.hidden).to(param) if ops.has_gamma(point) and kind == "random" else None,
-        "beta": torch.randn(point.hidden).to(param) if ops.has_beta(point) and kind == "random" else None,
+        "x": x.clone(),
+        "residual": residual.clone() if adds else None,
+        "gamma": torch.randn(point.hidden).to(param) if ops.has_gamma(point) and kind in RANDOM else None,
+        "beta": torch.randn(point.hidden).to(param) if ops.has_beta(point) and kind in RANDOM else None,
     }
     exact = ops.reference(point, tensors)
     stats = {name: torch.full((point.rows,), torch.nan) for name in ("mean", "rstd") if name in exact}
     saved = {name: stats.get(name) if ops.saves_stats(point) else None for name in ("mean", "rstd")}
     semantics = point.semantics
+    if kind == "in place":
+        y, total, buffers[2:] = x, residual, buffers[:2]
     module.launch(
         SimpleNamespace(
-            **tensors,
+            **tensors | {"x": x, "residual": residual if adds else None},
             **saved,
             y=y,
             sum=total if adds else None,
@@ -126,7 +136,7 @@ def run_case(module: Any, point: Point, kind: str, variant: dict[str, int]) -> s
         **variant,
     )
     if adds:
-        right = (x + residual).double()
+        right = (tensors["x"] + tensors["residual"]).double()
         # the interpreter cuts fp32 off to bf16 where hardware rounds
         allowed = ops.ulp(right.abs(), "bf16") if point.dtype == "bf16" else torch.zeros_like(right)
         if not bool(((total.double() - right).abs() <= allowed).all()):

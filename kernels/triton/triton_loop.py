@@ -23,7 +23,7 @@
 # Boundaries: places past the end are masked in every load and store and never enter a sum. Row strides are arguments
 # and row offsets 64-bit.
 # Residual: added in fp32 and kept so, or as rounded for the sum that is handed out; both are read again for the second
-# walk.
+# walk, which writes the sum. y may be x, and sum may be residual.
 # Saved tensors: mean and rstd in fp32 where they are given.
 # Known limits: the row is read twice, the second time from L2 only while the rows in flight fit there.
 
@@ -83,7 +83,7 @@ def _norm_loop(
     squares = tl.zeros((), dtype=tl.float32)
     for start in range(0, hidden, CHUNK):
         inside = start + columns < hidden
-        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, True)
+        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, False)
         if CENTRED:
             count = tl.minimum(hidden - start, CHUNK).to(tl.float32)
             first = tl.sum(values, axis=0) / count
@@ -106,7 +106,7 @@ def _norm_loop(
     for back in range(0, hidden, CHUNK):
         start = (hidden - 1) // CHUNK * CHUNK - back
         inside = start + columns < hidden
-        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, False)
+        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, True)
         if CENTRED:
             values = (values - centre) - low
         values *= scale
