@@ -156,6 +156,23 @@ def test_rows_of_any_offset_are_moved_sixteen_bytes_at_a_time(
         assert not re.search(r"\b(LDL|STL)\b", code[name]), f"{symbol} has arrays in local memory"
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(nvdisasm() is None, reason="needs nvdisasm: pip install nvidia-cuda-nvdisasm")
+def test_nothing_but_gamma_and_beta_is_touched_before_the_launch_before_has_ended(
+    outputs: dict[tuple[str, int], Output], tmp_path: Path
+) -> None:
+    """The compiler may move loads of what it takes for constant over the wait; these are x's and the stores."""
+    output = outputs["few_rows", 90]
+    code = disassembled(output, tmp_path)
+    for symbol, name in output.facts["lowered"].items():
+        before, after = re.split(r"\bACQBULK\b", code[name])
+        vecs = int(re.findall(r"\w+", symbol)[6])
+        assert not re.search(r"\b(STG|LDG\.E(?!\S*\.CONSTANT))", before), symbol
+        assert len(re.findall(r"\bLDG\.E\.128\.CONSTANT\b", before)) >= vecs, symbol
+        assert len(re.findall(r"\bLDG\.E\.128(?!\.CONSTANT)", after)) >= vecs, symbol
+        assert "PREEXIT" in before, symbol
+
+
 def disassembled(output: Output, folder: Path) -> dict[str, str]:
     """SASS by mangled name."""
     path = folder / "code.cubin"

@@ -64,6 +64,7 @@ BASES = (
     (0, 0, 0, 1, 0),
     (2, 2, 0, 2, 5),
 )
+STEMS = ("naive", "welford", "cta_row", "span_row", "cluster_row", "few_rows")
 KINDS = ("normal", "offset", "constant", "large")
 # cast order and offset of gamma, and shapes that take every way of a kernel to gamma
 PLAIN = (("torch", 0.0),)
@@ -71,6 +72,7 @@ GAMMAS = (("llama", 0.0), ("torch", 1.0), ("llama", 1.0))
 GAMMA_SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (3, 33, 1, {"stats": True}),
     (5, 64, 0, {}),
+    (3, 512, 8, {}),
     (3, 1000, 24, {"gamma": False}),
     (2, 1023, 0, {}),
     (3, 1024, 0, {"beta": False}),
@@ -88,6 +90,7 @@ class Job:
     """One variant at one point, with one kind of input.
 
     shifts: elements by which x, y, gamma, residual and sum are misaligned. in_place: y is x, the sum is the residual.
+    Where a launch may begin before the one before it has ended (axis pdl), that one writes x and residual as it ends.
     """
 
     point: Point
@@ -107,6 +110,7 @@ class Job:
 def jobs_of(kernel: kernelfile.Kernel, shapes: Any = SHAPES, gammas: Any = PLAIN) -> list[Job]:
     """Every shape in every type, with up to three variants each, drawn the same way every time."""
     draw, draw_gamma = random.Random(kernel.stem), random.Random(kernel.stem)
+    bases = BASES[:1] if "aligned >= 16" in kernel.where else BASES
     found = []
     for op in kernel.ops:
         for dtype in kernel.dtypes:
@@ -121,13 +125,14 @@ def jobs_of(kernel: kernelfile.Kernel, shapes: Any = SHAPES, gammas: Any = PLAIN
                         semantics = Semantics(
                             param_dtype=param, row_stride=stride, residual=mode, cast=cast, offset=offset, **changes
                         )
-                        point = Point(op, dtype, rows, hidden, semantics=semantics)
-                        shifts = draw.choice(BASES)
+                        regime = "latency" if "pdl" in kernel.axes else "stream"
+                        point = Point(op, dtype, rows, hidden, regime, semantics)
+                        shifts = draw.choice(bases)
                         names = kernelfile.launch_names(point, 90, 132, alignment(point, shifts)) | {"blocks_per_sm": 1}
                         variants = [] if kernel.refusal(names) else kernel.variants(BLOCKS, names)
                         if variants:  # of the large ones only what no small one can do: fibers are slow
                             variant = draw.choice([v for v in variants if threads(v) <= 1024] or variants)
-                            in_place = gap == 0 and draw.random() < 0.25
+                            in_place = gap == 0 and draw.random() < 0.25 and not variant.get("pdl")
                             found.append(Job(point, draw.choice(KINDS), shifts, in_place, names | variant, variant))
     return found
 
@@ -200,7 +205,10 @@ def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list
     scalars |= {"x_stride": pitches["x"], "y_stride": pitches["y"]}
     try:
         which = symbols.index(launch.symbol(job.names))
-        shim.launch(library, which, shape, {**tensors, **saved, **views}, **scalars)
+        early = bool(job.variant.get("pdl"))
+        late = [buffers[name] for name in ("x", "residual") if name in large and early]
+        kept = [buffers[name] for name in ("y", "sum") if name in large and early]
+        shim.launch(library, which, shape, {**tensors, **saved, **views}, late=late, kept=kept, **scalars)
     except RuntimeError as error:
         return str(error)
     used = (y.double() - exact["y"]).abs() / ops.tolerance(point, tensors, exact)
@@ -231,13 +239,13 @@ def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[s
     return [f"{job}: {problem}" for job, problem in found if problem]
 
 
-@pytest.mark.parametrize("stem", ["naive", "welford", "cta_row", "span_row", "cluster_row"])
+@pytest.mark.parametrize("stem", STEMS)
 def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
     assert problems(kernel, jobs_of(kernel), tmp_path) == []
 
 
-@pytest.mark.parametrize("stem", ["naive", "welford", "cta_row", "span_row", "cluster_row"])
+@pytest.mark.parametrize("stem", STEMS)
 def test_both_cast_orders_and_an_offset_of_gamma_agree_with_float64(stem: str, tmp_path: Path) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
     jobs = jobs_of(kernel, GAMMA_SHAPES, GAMMAS)
@@ -273,7 +281,7 @@ ELEMENTS = 150_000  # of a case, at most: fibers are slow
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("stem", ["cta_row", "span_row", "cluster_row"])
+@pytest.mark.parametrize("stem", ["cta_row", "span_row", "cluster_row", "few_rows"])
 def test_every_adversarial_input_is_answered(stem: str, dtype: str, tmp_path: Path) -> None:
     """The inputs of ``verify`` for the norm that can cancel, each with one variant, judged as there."""
     import torch
@@ -342,6 +350,15 @@ PLANTED = [
         "posted<NORM>(Cluster{mails",
         "one mail",
     ),
+    ("few_rows", "forward/few_rows.cu", "    await_previous();\n", "", "the launch before not waited for"),
+    (
+        "few_rows",
+        "forward/few_rows.cu",
+        "    await_previous();\n",
+        "    if (left > 0) y[to] = T(0);\n    await_previous();\n",
+        "written before the launch before has ended",
+    ),
+    ("few_rows", "forward/few_rows.cu", "if (gamma == nullptr) scale[p]", "if (true) scale[p]", "gamma ignored"),
 ]
 
 

@@ -17,7 +17,8 @@
 # gamma.
 # Boundaries: places past the end are masked in every load and store, and set to zero again after the mean is
 # subtracted, so that they never enter the variance. Row strides are arguments and row offsets 64-bit.
-# Residual: added in fp32 and kept so, or as rounded for the sum that is handed out. y may be x, and sum may be residual.
+# Residual: added in fp32 and kept so, or as rounded for the sum that is handed out. y may be x, and sum may be
+# residual.
 # Saved tensors: mean and rstd in fp32 where they are given.
 # Known limits: 65536 elements; a row that is just past a power of two wastes half of the block.
 

@@ -45,9 +45,13 @@ def _source(kernel: kernelfile.Kernel, symbols: list[str]) -> str:
 #include "{kernel.path.resolve()}"
 template <typename... P, typename... A>
 void call(void (*kernel)(P...), A... arguments) {{ kernel((P)arguments...); }}
+extern "C" void hold(char* place, const char* values, unsigned long long bytes) {{
+    host::in_hand.push_back({{place, std::vector<char>(values, values + (values ? bytes : 0)), {{}}, bytes}});
+}}
 extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, unsigned cluster,
     const int* axes, {_SIGNATURE}) {{
     static std::string error;
+    struct Release {{ ~Release() {{ host::in_hand.clear(); }} }} release;
     try {{
         host::launch({{grid, block, memory, cluster}}, [&] {{
             switch (which) {{
@@ -93,13 +97,22 @@ def launch(
     shape: Shape,
     tensors: Mapping[str, Any],
     scratch: Sequence[Any] = (),
+    late: Sequence[Any] = (),
+    kept: Sequence[Any] = (),
     **scalars: Any,
 ) -> None:
     """Run one variant. scratch: working memory, in the order of the header.
 
+    late, kept: contiguous tensors that the launch before writes, or reads, as it ends; until the kernel waits for
+    that, the late ones hold NaN and the kept ones must stay as they are.
+
     Raises:
         RuntimeError: a deadlock, a trap or a misuse of a warp intrinsic.
     """
+    for tensor in late:
+        _hold(library, tensor, tensor.data_ptr())
+    for tensor in kept:
+        _hold(library, tensor, None)
     run = library.run
     run.restype = ctypes.c_char_p
     given = [tensors.get(name) for name in POINTERS]
@@ -119,3 +132,10 @@ def launch(
     )
     if error is not None:
         raise RuntimeError(error.decode())
+
+
+def _hold(library: ctypes.CDLL, tensor: Any, values: int | None) -> None:
+    """Take a tensor in hand; its values are copied."""
+    library.hold.restype = None
+    size = tensor.numel() * tensor.element_size()
+    library.hold(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_void_p(values), ctypes.c_ulonglong(size))

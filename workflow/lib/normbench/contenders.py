@@ -184,7 +184,12 @@ class CudaKernel(Ours):
         if cluster:
             grid = (grid[0] // cluster, *grid[1:])
         config = LaunchConfig(
-            grid=grid, block=block, cluster=cluster or None, shmem_size=smem, is_cooperative=launch.cooperative
+            grid=grid,
+            block=block,
+            cluster=cluster or None,
+            shmem_size=smem,
+            is_cooperative=launch.cooperative,
+            programmatic_stream_serialization=bool(kernelfile.evaluate(launch.pdl, names)),
         )
         arguments = [_argument(name, names, tensors, scratch) for name in launch.args]
         return config, self._handle(launch.symbol(names), smem, cluster), arguments

@@ -130,7 +130,10 @@ def evaluate(expression: str | int, names: Names) -> Any:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: name expression and geometry, all as expressions over ``launch_names``."""
+    """One kernel launch: name expression and geometry, all as expressions over ``launch_names``.
+
+    pdl: whether it may begin before the launch before it has ended (programmatic dependent launch).
+    """
 
     name: str
     grid: tuple[str, ...]
@@ -139,6 +142,7 @@ class Launch:
     smem: str = "0"
     cluster: str = "0"
     cooperative: bool = False
+    pdl: str = "0"
 
     def symbol(self, names: Names) -> str:
         """The NVRTC name expression of one variant."""
@@ -341,7 +345,7 @@ def _file_line(message: str, first: int) -> str:
 
 
 _KEYS = {"summary", "ops", "dtypes", "where", "skip", "axes", "scratch", "launches"}
-_LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative"}
+_LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative", "pdl"}
 
 
 def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
@@ -388,7 +392,7 @@ def _launch(path: Path, entry: dict[str, Any]) -> Launch:
         if value is None:
             raise KernelError(f"{path}: key 'launches.{key}' is missing")
         values[key] = tuple(map(str, value)) if isinstance(value, list) else (str(value),)
-    for key in ("smem", "cluster"):
+    for key in ("smem", "cluster", "pdl"):
         if key in values:
             values[key] = str(values[key])
     values["args"] = tuple(values.get("args", ()))
@@ -398,7 +402,7 @@ def _launch(path: Path, entry: dict[str, Any]) -> Launch:
 def _check_expressions(kernel: Kernel) -> None:
     expressions = [*kernel.where, *(skip.when for skip in kernel.skip), *kernel.scratch.values()]
     for launch in kernel.launches:
-        expressions += [*launch.grid, *launch.block, launch.smem, launch.cluster]
+        expressions += [*launch.grid, *launch.block, launch.smem, launch.cluster, launch.pdl]
         for argument in launch.args:
             if argument not in ARGUMENTS | kernel.scratch.keys() | kernel.axes.keys():
                 raise KernelError(f"{kernel.path}: unknown argument {argument!r} in launches.args")
