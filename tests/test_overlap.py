@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from normbench import check, ops, overlap
+from normbench import check, kernelfile, ops, overlap
+from normbench.contenders import CudaKernel
 from normbench.points import Point
 from normbench.tensors import Tensors, make_sets
 
+ROOT = Path(__file__).parents[1]
 POINT = Point("add_rmsnorm", "bf16", 3, 64, "latency")
 
 
@@ -117,3 +120,33 @@ def test_where_launches_cannot_overlap_nobody_asks(regime: str, arch: int, fake:
     gpu: Any = SimpleNamespace(arch=arch, fake=fake)
     assert not overlap.concerns(Point("rmsnorm", "bf16", 1, 64, regime), gpu)
     assert overlap.concerns(POINT, Chain())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pdl", [0, 1])
+def test_the_axis_reaches_the_launch(pdl: int, tensors: Tensors) -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "forward" / "few_rows.cu")
+    names = kernelfile.launch_names(POINT, 90, 132, 16) | {
+        "block": 64,
+        "spread": 0,
+        "cluster": 1,
+        "vecs": 1,
+        "pdl": pdl,
+    }
+    stub: Any = SimpleNamespace(_handle=lambda symbol, smem_bytes, cluster: symbol)
+    gpu = SimpleNamespace(smem_optin_bytes=1 << 16)
+
+    config, _, _ = CudaKernel._step(stub, kernel.launches[0], names, tensors, {}, gpu)
+
+    assert config.programmatic_stream_serialization is bool(pdl)
+
+
+def test_overlap_is_for_few_rows_alone() -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "forward" / "few_rows.cu")
+    found = {}
+    for regime, arch in (("latency", 90), ("latency", 80), ("l2", 90)):
+        point = Point("rmsnorm", "bf16", 512, 4096, regime)
+        variants = kernel.variants([128, 256, 512], kernelfile.launch_names(point, arch, 132, 16))
+        found[regime, arch] = {(one["pdl"], one["spread"]) for one in variants}
+    assert found["latency", 90] == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert found["latency", 80] == {(0, 0)}
+    assert found["l2", 90] == {(0, 0), (0, 1)}

@@ -15,6 +15,7 @@ from normbench.kernelfile import Kernel, Variant
 from normbench.points import ELEMENT_BYTES, Point, Semantics
 
 ROWS = (3, 4, 5, 6, 7)
+REGIME = "latency"  # of few rows: what launches may do only there is run too
 # one less and one more than blocks, vectors and warps like; then widths that vectors do like; then rows of many passes
 HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 4096, 5003, 16383, 16384, 65540)
 # a Triton kernel is compiled for each type, block and alignment, 0.7 s each: it gets so many shapes a (op, dtype)
@@ -55,8 +56,8 @@ def odds(op: str, dtype: str) -> Iterator[Odd]:
     """The shapes of one op and dtype."""
     rows = cycle(ROWS)
     for hidden in HIDDEN:
-        yield Odd(Point(op, dtype, next(rows), hidden))
-    wide = Point(op, dtype, 5, 1024)
+        yield Odd(Point(op, dtype, next(rows), hidden, REGIME))
+    wide = Point(op, dtype, 5, 1024, REGIME)
     for name in ops.inputs(wide) + ops.outputs(wide):
         if name not in ops.STATISTICS:
             yield Odd(wide, {name: 1})
@@ -64,14 +65,16 @@ def odds(op: str, dtype: str) -> Iterator[Odd]:
     if ops.OPS[op].backward:
         semantics += [Semantics(stats=False), Semantics(residual="fp32")]
     else:
-        semantics += [Semantics(stats=True), Semantics(cast="llama" if ops.OPS[op].casts else "torch", offset=1.0)]
+        semantics += [Semantics(stats=True)]
+        gamma = Semantics(cast="llama" if ops.OPS[op].casts else "torch", offset=1.0)
+        yield Odd(Point(op, dtype, 3, 1032, REGIME, gamma))
     if ops.OPS[op].has_beta:
         semantics += [Semantics(beta=False), Semantics(gamma=False)]
     if dtype != "fp32":
         semantics += [Semantics(param_dtype="fp32")]
     for one in semantics:
         yield Odd(replace(wide, semantics=one))
-        yield Odd(Point(op, dtype, 3, 1023, semantics=one))
+        yield Odd(Point(op, dtype, 3, 1023, REGIME, one))
 
 
 def launches(kernel: Kernel, blocks: Sequence[int], arch: int, sm_count: int) -> list[Launch]:
