@@ -20,7 +20,7 @@ from normbench import kernelfile, ops
 from normbench.points import Point, Semantics
 
 ROOT = Path(__file__).resolve().parents[1]
-STEMS = ("triton_loop", "triton_row")
+STEMS = ("triton_loop", "triton_row", "triton_rows")
 HIDDEN = (1, 2, 3, 31, 33, 64, 100, 1023, 2049)
 SEMANTICS = (
     Semantics(),
@@ -165,6 +165,8 @@ def main() -> None:
         module = load_module(kernel.path)
         for point, kind in cases():
             names = kernelfile.launch_names(point, 90, 132, kernelfile.pitch_alignment(point))
+            if kernel.refusal(names):
+                continue
             variants = kernel.variants([256], names)
             where = [stem, point.op, point.dtype, point.hidden, kind, str(point.semantics)]
             # the interpreter has no warps: variants that differ in them are one
@@ -206,8 +208,16 @@ def test_triton_row_refuses_rows_that_no_block_holds() -> None:
 @pytest.mark.parametrize("hidden", [1, 31, 2048, 2049, 65536])
 def test_every_served_row_has_a_variant(stem: str, hidden: int) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "triton" / f"{stem}.py")
-    point = Point("layernorm", "bf16", 8, hidden)
-    assert kernel.variants([256], kernelfile.launch_names(point, 90, 132, 2))
+    names = kernelfile.launch_names(Point("layernorm", "bf16", 8, hidden), 90, 132, 2)
+    assert kernel.refusal(names) or kernel.variants([256], names)
+
+
+@pytest.mark.parametrize("hidden", [1, 7, 8, 64, 100, 256, 768, 1023, 1024])
+def test_short_rows_have_few_variants_each(hidden: int) -> None:
+    """Each is compiled for every op and type, most of a second each."""
+    kernel = kernelfile.load(ROOT / "kernels" / "triton" / "triton_rows.py")
+    found = kernel.variants([256], kernelfile.launch_names(Point("rmsnorm", "bf16", 8, hidden), 90, 132, 2))
+    assert 1 <= len(found) <= 4
 
 
 if __name__ == "__main__":
