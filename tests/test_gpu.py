@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from normbench import (
     inputs,
     inspections,
     kernelfile,
+    overlap,
     profile,
     racing,
     sanitize,
@@ -34,7 +36,7 @@ from normbench.observe import Observer
 from normbench.points import Point
 from normbench.streams import SmClock, Streams, copy_of, expression, variants
 from normbench.supervise import worker_environment
-from normbench.tensors import make_sets, set_bytes
+from normbench.tensors import Guarded, Tensors, make_sets, set_bytes
 from normbench.trial import Failure, attempt
 
 pytestmark = pytest.mark.gpu
@@ -83,6 +85,8 @@ def test_a_kernel_that_is_wrong_on_a_hard_input(
             continue
         tensors = adversary.place(case, gpu)
         expected = check.expect(case.point, tensors.inputs)
+        if contender.kernel.refusal(contender._names(case.point, gpu, tensors.alignment())):
+            continue
         usable = contender.variants_for(tensors, gpu, BLOCKS)
         assert usable, case.name
         for variant in (usable[0],) if jit else (usable[0], usable[-1]):
@@ -298,6 +302,54 @@ def test_a_launch_that_only_looks_like_work(gpu: CudaGpu, mutant: CudaKernel, ta
         trial.verify(1)
     gpu.synchronize()
     assert rejected.value.status in ("wrong", "no_work", "launch_error")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_launch_that_reads_before_the_one_before_it_has_ended(gpu: CudaGpu, waits: bool, tmp_path: Path) -> None:
+    """Launches may overlap from sm_90 on; the kernel that asks for it, and the same without its wait."""
+    if gpu.arch < overlap.FIRST_ARCH:
+        pytest.skip("launches do not overlap here")
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
+    path = tmp_path / "kernels" / "forward" / "few_rows.cu"
+    path.write_text(path.read_text().replace("    await_previous();\n", "    await_previous();\n" if waits else ""))
+    kernel = kernelfile.load(path)
+    assert compile.compile_kernel(kernel, gpu.arch, [256], tmp_path / "few_rows") is None
+    contender = CudaKernel(kernel, tmp_path / "few_rows.json")
+    point = Point("add_rmsnorm", "bf16", 16, 4096, "latency")
+    sets = make_sets(point, gpu.device, 2, 1)
+    expected = [check.expect(point, tensors.judged_inputs()) for tensors in sets]
+    variants = contender.variants(point, gpu, [256])
+    assert {variant["pdl"] for variant in variants} == {0, 1}
+    for variant in variants:
+        if waits or not variant["pdl"]:
+            trial = attempt(contender, variant, sets, expected, gpu)
+            assert trial.verify(0).ok
+            assert trial.verify(1).ok
+        else:
+            with pytest.raises(Failure, match="before the launch before it has ended"):
+                attempt(contender, variant, sets, expected, gpu)
+
+
+def test_overlapping_launches_that_each_take_what_the_one_before_made(
+    gpu: CudaGpu, contenders: dict[str, Contender]
+) -> None:
+    """A chain of launches between two tensors, bit for bit as without overlap."""
+    torch = gpu.torch
+    contender: Any = contenders["few_rows"]
+    point = Point("layernorm", "bf16", 128, 4096, "latency")
+    found = {}
+    for pdl in (0, 1) if gpu.arch >= overlap.FIRST_ARCH else (0,):
+        (there,) = make_sets(point, gpu.device, 1, 1)
+        x: Any = there.inputs["x"]
+        back = Tensors(point, there.inputs | {"x": there.outputs()["y"]}, {"y": Guarded(x, x)})
+        variant = next(one for one in contender.variants(point, gpu, BLOCKS) if one["pdl"] == pdl)
+        replay = gpu.capture([contender.bind(tensors, variant, gpu) for tensors in (there, back)], 64)
+        x.copy_(torch.linspace(-3, 5, 128 * 4096, device=gpu.device).view(128, 4096))
+        gpu.synchronize()
+        replay.replay()
+        gpu.synchronize()
+        found[pdl] = x.clone()
+    assert all(torch.equal(found[0], other) for other in found.values())
 
 
 # other people's tools

@@ -138,6 +138,51 @@ def test_blocks_come_from_the_study_in_its_order(tmp_path: Path) -> None:
     assert [tuple(variant.values()) for variant in found] == [(256, 1), (256, 4), (64, 1), (64, 4)]
 
 
+ABLE = HEADER.replace("{vec}>", "{vec}, {GAMMA}>")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "semantics", "flag"),
+    [
+        ("bf16", Semantics(), 0),
+        ("bf16", Semantics(cast="llama"), 1),
+        ("bf16", Semantics(offset=1.0), 2),
+        ("bf16", Semantics(cast="llama", offset=1.0), 3),
+        ("fp32", Semantics(cast="llama"), 0),  # nothing to round
+    ],
+)
+def test_a_cast_order_or_an_offset_that_a_kernel_does_not_know_is_refused(
+    dtype: str, semantics: Semantics, flag: int, tmp_path: Path
+) -> None:
+    found = kernelfile.launch_names(Point("rmsnorm", dtype, 10, 64, semantics=semantics), 90, 132, 16)
+
+    assert found["GAMMA"] == flag
+    assert bool(kernelfile.load(written(tmp_path)).refusal(found)) == bool(flag)
+    assert kernelfile.load(written(tmp_path, ABLE)).refusal(found) is None
+
+
+def test_cast_orders_and_offsets_are_compiled_where_they_are_asked_for_and_differ(tmp_path: Path) -> None:
+    asked = kernelfile.gamma_flag("llama", 1.0)
+
+    def compiled(header: str) -> set[tuple[str, str, int]]:
+        kernel = kernelfile.load(written(tmp_path, header))
+        return {(one["op"], one["dtype"], one["GAMMA"]) for one in kernel.compilations([64], 90, (0, asked))}
+
+    plain = {(op, dtype, 0) for op in ("layernorm", "rmsnorm") for dtype in ("fp32", "bf16")}
+    assert compiled(HEADER) == plain
+    assert compiled(ABLE) == plain | {("layernorm", "fp32", 2), ("layernorm", "bf16", 2)} | {
+        ("rmsnorm", "fp32", 2),
+        ("rmsnorm", "bf16", 3),
+    }
+
+
+def test_a_launch_may_overlap_by_an_axis(tmp_path: Path) -> None:
+    kernel = kernelfile.load(written(tmp_path, HEADER.replace('smem = "hidden * 4"', 'pdl = "vec > 1"')))
+
+    (launch,) = kernel.launches
+    assert [kernelfile.evaluate(launch.pdl, {"vec": vec}) for vec in (1, 4)] == [False, True]
+
+
 def test_everything_launched_was_compiled(tmp_path: Path) -> None:
     """Both parameter types of a 16-bit kernel; one of an fp32 one."""
     kernel = kernelfile.load(written(tmp_path))

@@ -10,6 +10,7 @@ import random
 import shutil
 import sys
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,7 +65,20 @@ BASES = (
     (0, 0, 0, 1, 0),
     (2, 2, 0, 2, 5),
 )
+STEMS = ("naive", "welford", "cta_row", "span_row", "cluster_row", "few_rows")
 KINDS = ("normal", "offset", "constant", "large")
+# cast order and offset of gamma, and shapes that take every way of a kernel to gamma
+PLAIN = (("torch", 0.0),)
+GAMMAS = (("llama", 0.0), ("torch", 1.0), ("llama", 1.0))
+GAMMA_SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
+    (3, 33, 1, {"stats": True}),
+    (5, 64, 0, {}),
+    (3, 512, 8, {}),
+    (3, 1000, 24, {"gamma": False}),
+    (2, 1023, 0, {}),
+    (3, 1024, 0, {"beta": False}),
+    (2, 2049, 0, {}),
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -77,6 +91,7 @@ class Job:
     """One variant at one point, with one kind of input.
 
     shifts: elements by which x, y, gamma, residual and sum are misaligned. in_place: y is x, the sum is the residual.
+    Where a launch may begin before the one before it has ended (axis pdl), that one writes x and residual as it ends.
     """
 
     point: Point
@@ -93,25 +108,31 @@ class Job:
         return f"{what} {self.shifts} {self.variant}"
 
 
-def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
+def jobs_of(kernel: kernelfile.Kernel, shapes: Any = SHAPES, gammas: Any = PLAIN) -> list[Job]:
     """Every shape in every type, with up to three variants each, drawn the same way every time."""
     draw = random.Random(kernel.stem)
+    bases = BASES[:1] if "aligned >= 16" in kernel.where else BASES
     found = []
     for op in kernel.ops:
         for dtype in kernel.dtypes:
             for param in dict.fromkeys((None, "fp32" if dtype != "fp32" else None)):
-                for rows, hidden, gap, changes in SHAPES:
+                turns = cycle(one for one in gammas if ops.OPS[op].casts or one[0] == "torch")
+                for rows, hidden, gap, changes in shapes:
                     for _ in range(3 if hidden < 4096 else 1):
                         mode = draw.choice([None, "round"]) if ops.OPS[op].adds else None
                         stride = hidden + gap if gap else None
-                        semantics = Semantics(param_dtype=param, row_stride=stride, residual=mode, **changes)
-                        point = Point(op, dtype, rows, hidden, semantics=semantics)
-                        shifts = draw.choice(BASES)
+                        cast, offset = next(turns)
+                        semantics = Semantics(
+                            param_dtype=param, row_stride=stride, residual=mode, cast=cast, offset=offset, **changes
+                        )
+                        regime = "latency" if "pdl" in kernel.axes else "stream"
+                        point = Point(op, dtype, rows, hidden, regime, semantics)
+                        shifts = draw.choice(bases)
                         names = kernelfile.launch_names(point, 90, 132, alignment(point, shifts)) | {"blocks_per_sm": 1}
                         variants = [] if kernel.refusal(names) else kernel.variants(BLOCKS, names)
                         if variants:  # of the large ones only what no small one can do: fibers are slow
                             variant = draw.choice([v for v in variants if threads(v) <= 1024] or variants)
-                            in_place = gap == 0 and draw.random() < 0.25
+                            in_place = gap == 0 and draw.random() < 0.25 and not variant.get("pdl")
                             found.append(Job(point, draw.choice(KINDS), shifts, in_place, names | variant, variant))
     return found
 
@@ -180,11 +201,14 @@ def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list
     if "blocks_per_sm" in launch.grid[0]:  # where blocks stay for several rows any grid is right
         grid = min(grid, 3 * max(cluster, 1))
     shape = shim.Shape(grid, block, smem, max(cluster, 1), tuple(job.variant.values()))
-    scalars = {"rows": point.rows, "hidden": point.hidden, "eps": semantics.eps}
+    scalars = {"rows": point.rows, "hidden": point.hidden, "eps": semantics.eps, "offset": semantics.offset}
     scalars |= {"x_stride": pitches["x"], "y_stride": pitches["y"]}
     try:
         which = symbols.index(launch.symbol(job.names))
-        shim.launch(library, which, shape, {**tensors, **saved, **views}, **scalars)
+        early = bool(job.variant.get("pdl"))
+        late = [buffers[name] for name in ("x", "residual") if name in large and early]
+        kept = [buffers[name] for name in ("y", "sum") if name in large and early]
+        shim.launch(library, which, shape, {**tensors, **saved, **views}, late=late, kept=kept, **scalars)
     except RuntimeError as error:
         return str(error)
     used = (y.double() - exact["y"]).abs() / ops.tolerance(point, tensors, exact)
@@ -215,17 +239,53 @@ def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[s
     return [f"{job}: {problem}" for job, problem in found if problem]
 
 
-@pytest.mark.parametrize("stem", ["naive", "welford", "cta_row", "span_row", "cluster_row"])
+@pytest.mark.parametrize("stem", STEMS)
 def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
     assert problems(kernel, jobs_of(kernel), tmp_path) == []
+
+
+def odd_rmsnorm(job: Job) -> bool:
+    return job.point.op == "rmsnorm" and job.point.hidden % 8 > 0
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_both_cast_orders_and_an_offset_of_gamma_agree_with_float64(stem: str, tmp_path: Path) -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "forward" / f"{stem}.cu")
+    jobs = jobs_of(kernel, GAMMA_SHAPES, GAMMAS)
+    # one of a kind: each variant more is a second of g++
+    kinds = {(job.point.op, job.point.dtype, job.names["GAMMA"], odd_rmsnorm(job)): job for job in jobs}
+    assert {(op, 2) for op in kernel.ops} <= {(op, gamma) for op, _, gamma, _ in kinds}
+    for dtype in set(kernel.dtypes) - {"fp32"}:
+        assert {1, 2, 3} == {gamma for op, of, gamma, _ in kinds if (op, of) == ("rmsnorm", dtype)}
+    assert problems(kernel, list(kinds.values()), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("(GAMMA & GAMMA_LLAMA) != 0", "false"),
+        ("gamma + offset : gamma", "gamma : gamma"),
+        ("? offset : 0.0f", "? offset : offset"),
+    ],
+    ids=["one rounding too few", "no offset", "an offset of an absent gamma"],
+)
+def test_a_fault_in_the_way_to_gamma_is_seen(right: str, wrong: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
+    path = tmp_path / "kernels" / "common" / "weights.cuh"
+    text = path.read_text()
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, wrong))
+    kernel = kernelfile.load(tmp_path / "kernels" / "forward" / "cta_row.cu")
+    jobs = jobs_of(kernel, GAMMA_SHAPES, GAMMAS)[::2]
+    assert problems(kernel, [job for job in jobs if job.point.op == "rmsnorm" and job.point.dtype == "bf16"], tmp_path)
 
 
 ELEMENTS = 150_000  # of a case, at most: fibers are slow
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("stem", ["cta_row", "span_row", "cluster_row"])
+@pytest.mark.parametrize("stem", ["cta_row", "span_row", "cluster_row", "few_rows"])
 def test_every_adversarial_input_is_answered(stem: str, dtype: str, tmp_path: Path) -> None:
     """The inputs of ``verify`` for the norm that can cancel, each with one variant, judged as there."""
     import torch
@@ -294,6 +354,15 @@ PLANTED = [
         "posted<NORM>(Cluster{mails",
         "one mail",
     ),
+    ("few_rows", "forward/few_rows.cu", "    await_previous();\n", "", "the launch before not waited for"),
+    (
+        "few_rows",
+        "forward/few_rows.cu",
+        "    await_previous();\n",
+        "    if (left > 0) y[to] = T(0);\n    await_previous();\n",
+        "written before the launch before has ended",
+    ),
+    ("few_rows", "forward/few_rows.cu", "if (gamma == nullptr) scale[p]", "if (true) scale[p]", "gamma ignored"),
 ]
 
 

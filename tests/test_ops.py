@@ -127,6 +127,34 @@ def test_the_llama_cast_rounds_before_gamma_and_the_offset_is_added_to_gamma() -
     assert torch.equal(llama, xhat * (gamma.double() + 1))
 
 
+@pytest.mark.parametrize("distance", [0.9, 2.0])
+def test_a_rounding_before_gamma_may_go_the_other_way_only_near_the_middle_of_two_values(distance: float) -> None:
+    """distance: of xhat from the middle, in units of what fp32 may be off by."""
+    work = point("rmsnorm", "bf16", 1, 2, eps=1e-30, cast="llama", gamma=False)
+    middle = torch.tensor([[1 + 2.0**-8, 0.5]], dtype=torch.float64)
+    error = 4 * ops.sum_depth(2) * ops.UNIT_ROUNDOFF["fp32"]
+
+    flip = ops.rounding_flip(work, {"xhat": middle * (1 + distance * error)})
+
+    assert flip.tolist() == [[2.0**-7 if distance < 1 else 0.0, 0.0]]
+
+
+def test_the_offset_scales_what_an_error_may_be() -> None:
+    x = offset_rows(1e4, 2, 64)
+    inputs: Inputs = {"x": x, "gamma": torch.zeros(64), "beta": None}
+    allowed = {}
+    for offset in (0.0, 1.0):
+        work = point("layernorm", "fp32", 2, 64, offset=offset)
+        allowed[offset] = ops.tolerance(work, inputs, ops.reference(work, inputs)).max()
+
+    assert allowed[1.0] > 1e-3 > 1e-9 > allowed[0.0]
+
+
+def test_layernorm_has_one_cast_order() -> None:
+    with pytest.raises(ValueError, match="llama"):
+        ops.reference(point("layernorm", "bf16", 1, 4, cast="llama"), row(1, 2, 3, 4))
+
+
 # bytes
 
 

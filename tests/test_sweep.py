@@ -117,3 +117,14 @@ def test_foreign_file_is_taken_for_a_sweep(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ValueError, match=r"sweep\.json: not a sweep\.json"):
         sweep.read(path, 10**9)
+
+
+def test_a_cast_order_and_an_offset_reach_the_ops_that_have_them() -> None:
+    study = config.load({"ops": ["layernorm", "add_rmsnorm"], "cast": "llama", "gamma_offset": 1})
+
+    found = {point.op: point.semantics for point in sweep.points(study)}
+
+    assert (found["layernorm"].cast, found["layernorm"].offset) == ("torch", 1.0)
+    assert (found["add_rmsnorm"].cast, found["add_rmsnorm"].offset) == ("llama", 1.0)
+    plain = config.load({"ops": ["layernorm", "add_rmsnorm"]})
+    assert {str(point.semantics) for point in sweep.points(plain)} == {"default"}

@@ -20,7 +20,7 @@ from normbench import kernelfile, ops
 from normbench.points import Point, Semantics
 
 ROOT = Path(__file__).resolve().parents[1]
-STEMS = ("triton_loop", "triton_row", "triton_split")
+STEMS = ("triton_loop", "triton_row", "triton_rows", "triton_split")
 HIDDEN = (1, 2, 3, 31, 33, 64, 100, 1023, 2049)
 SEMANTICS = (
     Semantics(),
@@ -29,7 +29,9 @@ SEMANTICS = (
     Semantics(beta=False, param_dtype="fp32", stats=True),
     Semantics(row_stride=2100, stats=True),
 )
+GAMMAS = (("llama", 0.0), ("torch", 1.0), ("llama", 1.0))  # cast order and offset of gamma
 GUARD = 64
+RANDOM = ("random", "in place")
 
 
 def interpretable(stem: str) -> bool:
@@ -52,6 +54,20 @@ def cases() -> list[tuple[Point, str]]:
         (Point(op, dtype, 3, 100, semantics=Semantics(residual="round")), "random")
         for op in ("add_layernorm", "add_rmsnorm")
         for dtype in ("fp32", "fp16")
+    ]
+    found += [
+        (Point(op, dtype, 2, 33, semantics=Semantics(cast=cast, offset=offset)), "random")
+        for op in ("layernorm", "rmsnorm", "add_rmsnorm")
+        for dtype in ("fp32", "fp16")
+        for cast, offset in GAMMAS
+        if cast == "torch" or ops.OPS[op].casts
+    ]
+    found += [
+        (Point(op, dtype, 2, 2049, semantics=Semantics(residual=mode if op.startswith("add") else None)), "in place")
+        for op in ("layernorm", "add_layernorm", "add_rmsnorm")
+        for dtype in ("fp32", "fp16")
+        for mode in ("fp32", "round")
+        if op.startswith("add") or mode == "fp32"
     ]
     for kind in ("offset 1e2", "offset 1e4", "offset 1e6"):
         found.append((Point("layernorm", "fp32", 3, 1023), kind))
@@ -90,10 +106,10 @@ def run_case(kernel: kernelfile.Kernel, module: Any, point: Point, kind: str, na
     x.copy_(values(point, kind))
     residual.copy_(torch.randn(x.shape))
     tensors = {
-        "x": x,
-        "residual": residual if adds else None,
-        "gamma": torch.randn(point.hidden).to(param) if ops.has_gamma(point) and kind == "random" else None,
-        "beta": torch.randn(point.hidden).to(param) if ops.has_beta(point) and kind == "random" else None,
+        "x": x.clone(),
+        "residual": residual.clone() if adds else None,
+        "gamma": torch.randn(point.hidden).to(param) if ops.has_gamma(point) and kind in RANDOM else None,
+        "beta": torch.randn(point.hidden).to(param) if ops.has_beta(point) and kind in RANDOM else None,
     }
     exact = ops.reference(point, tensors)
     stats = {name: torch.full((point.rows,), torch.nan) for name in ("mean", "rstd") if name in exact}
@@ -103,9 +119,11 @@ def run_case(kernel: kernelfile.Kernel, module: Any, point: Point, kind: str, na
         name: torch.full((int(kernelfile.evaluate(size, names)),), 0xED, dtype=torch.uint8)
         for name, size in kernel.scratch.items()
     }
+    if kind == "in place":
+        y, total, buffers[2:] = x, residual, buffers[:2]
     module.launch(
         SimpleNamespace(
-            **tensors,
+            **tensors | {"x": x, "residual": residual if adds else None},
             **saved,
             y=y,
             sum=total if adds else None,
@@ -117,11 +135,13 @@ def run_case(kernel: kernelfile.Kernel, module: Any, point: Point, kind: str, na
             norm=ops.OPS[point.op].norm,
             residual_mode=ops.residual_mode(point),
             scratch=SimpleNamespace(**scratch),
+            cast=semantics.cast,
+            offset=semantics.offset,
         ),
         **{axis: names[axis] for axis in kernel.axes},
     )
     if adds:
-        right = (x + residual).double()
+        right = (tensors["x"] + tensors["residual"]).double()
         # the interpreter cuts fp32 off to bf16 where hardware rounds
         allowed = ops.ulp(right.abs(), "bf16") if point.dtype == "bf16" else torch.zeros_like(right)
         if not bool(((total.double() - right).abs() <= allowed).all()):
@@ -153,6 +173,8 @@ def main() -> None:
             if point.op not in kernel.ops:
                 continue
             names = kernelfile.launch_names(point, 90, 132, kernelfile.pitch_alignment(point))
+            if kernel.refusal(names):
+                continue
             variants = kernel.variants([256], names)
             where = [stem, point.op, point.dtype, point.hidden, kind, str(point.semantics)]
             # the interpreter has no warps: variants that differ in them are one
@@ -194,8 +216,16 @@ def test_triton_row_refuses_rows_that_no_block_holds() -> None:
 @pytest.mark.parametrize("hidden", [1, 31, 2048, 2049, 65536])
 def test_every_served_row_has_a_variant(stem: str, hidden: int) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "triton" / f"{stem}.py")
-    point = Point("layernorm", "bf16", 8, hidden)
-    assert kernel.variants([256], kernelfile.launch_names(point, 90, 132, 2))
+    names = kernelfile.launch_names(Point("layernorm", "bf16", 8, hidden), 90, 132, 2)
+    assert kernel.refusal(names) or kernel.variants([256], names)
+
+
+@pytest.mark.parametrize("hidden", [1, 7, 8, 64, 100, 256, 768, 1023, 1024])
+def test_short_rows_have_few_variants_each(hidden: int) -> None:
+    """Each is compiled for every op and type, most of a second each."""
+    kernel = kernelfile.load(ROOT / "kernels" / "triton" / "triton_rows.py")
+    found = kernel.variants([256], kernelfile.launch_names(Point("rmsnorm", "bf16", 8, hidden), 90, 132, 2))
+    assert 1 <= len(found) <= 4
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from normbench.contenders import Unsupported
 LANG = "library"
 DISTRIBUTION = "liger-kernel"
 JIT = "hidden"
+GAMMA = "llama offset"
 GEMMA = 1  # its casting mode with everything in fp32 and one cast at the end
 MOST_COLUMNS = 65536
 
@@ -22,10 +23,11 @@ def prepare(t):
         raise Unsupported("Liger needs gamma, and beta for layernorm")
     if t.residual is not None and t.norm == "layernorm":
         raise Unsupported("Liger's layernorm takes no residual")
+    if t.norm == "layernorm" and t.offset:
+        raise Unsupported("Liger's layernorm adds no offset to gamma")
     if t.norm == "layernorm":
         return lambda: {"y": LigerLayerNormFunction.apply(t.x, t.gamma, t.beta, t.eps)}
-    mode = "llama" if t.point.semantics.cast == "llama" else "gemma"
-    offset = t.point.semantics.offset
+    mode, offset = "llama" if t.cast == "llama" else "gemma", t.offset
     if t.residual is not None:
         return _added(t, offset, mode)
     return lambda: {"y": LigerRMSNormFunction.apply(t.x, t.gamma, t.eps, offset, mode, False)}
@@ -55,11 +57,13 @@ def prepare_backward(t):
         raise Unsupported("Liger needs gamma, and beta for layernorm")
     if t.hidden > MOST_COLUMNS:
         raise Unsupported(f"Liger holds a row in one block, of {MOST_COLUMNS} columns at most")
+    if t.norm == "layernorm" and t.offset:
+        raise Unsupported("Liger's layernorm adds no offset to gamma")
     if t.norm == "layernorm":
         like_beta = t.dbeta
         names = ("dx", "dgamma", "dbeta")
         return lambda: dict(zip(names, layer_norm_backward(t.dy, t.x, t.gamma, like_beta, t.mean, t.rstd), strict=True))
-    offset, (block, warps) = t.point.semantics.offset, calculate_settings(t.hidden)
+    offset, (block, warps) = t.offset, calculate_settings(t.hidden)
 
     def run():
         dx, dgamma = rms_norm_backward(t.dy, t.x, t.gamma, t.rstd, offset, GEMMA, block, warps, False, None)

@@ -7,6 +7,7 @@ from normbench.contenders import Unsupported
 LANG = "library"
 DISTRIBUTION = "quack-kernels"
 JIT = "hidden"
+GAMMA = "offset"
 
 
 def prepare(t):
@@ -18,10 +19,10 @@ def prepare(t):
     if t.op == "layernorm":
         if t.gamma is None:
             raise Unsupported("QuACK's layernorm needs gamma")
-        gamma = t.gamma.float()
+        gamma = t.gamma.float() + t.offset
         beta = None if t.beta is None else t.beta.float()
         return lambda: {"y": layernorm_fwd(t.x, gamma, beta, t.eps)}
-    return lambda: {"y": rmsnorm_fwd(t.x, t.gamma, eps=t.eps, weight_offset=t.point.semantics.offset)[0]}
+    return lambda: {"y": rmsnorm_fwd(t.x, t.gamma, eps=t.eps, weight_offset=t.offset)[0]}
 
 
 def _added(t):
@@ -30,7 +31,7 @@ def _added(t):
         raise Unsupported("QuACK's layernorm takes no residual")
     if t.residual_mode == "round" and t.x.element_size() < 4:
         raise Unsupported("QuACK takes the sum into its norm as formed in fp32")
-    offset = t.point.semantics.offset
+    offset = t.offset
 
     def run():
         y, total, _ = rmsnorm_fwd(t.x, t.gamma, residual=t.residual, eps=t.eps, weight_offset=offset)
@@ -48,12 +49,12 @@ def prepare_backward(t):
     if t.rstd is None:
         raise Unsupported("QuACK's gradients want saved statistics")
     if t.norm == "layernorm":
-        if t.gamma is None or t.residual is not None:
-            raise Unsupported("QuACK's layernorm needs gamma, and takes no residual gradient")
+        if t.gamma is None or t.residual is not None or t.offset:
+            raise Unsupported("QuACK's layernorm needs gamma as it is, and takes no residual gradient")
         has_beta = t.dbeta is not None
         names = ("dx", "dgamma", "dbeta")[: 2 + has_beta]
         return lambda: dict(zip(names, layernorm_bwd(t.x, t.gamma, t.dy, t.rstd, t.mean, has_beta), strict=False))
-    offset = t.point.semantics.offset
+    offset = t.offset
 
     def run():
         dx, dgamma, _, _ = rmsnorm_bwd(t.x, t.gamma, t.dy, t.rstd, dresidual_out=t.residual, weight_offset=offset)

@@ -24,6 +24,11 @@ constexpr int ADD_NONE = 0;
 constexpr int ADD_FP32 = 1;
 constexpr int ADD_ROUND = 2;
 
+// The bits of template flag GAMMA, 0 where gamma multiplies the normalised value in fp32: it multiplies that value as
+// rounded to the type of x; a number is added to gamma first, in fp32.
+constexpr int GAMMA_LLAMA = 1;
+constexpr int GAMMA_OFFSET = 2;
+
 template <typename E>
 struct Element;
 

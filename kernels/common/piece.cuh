@@ -7,6 +7,7 @@
 #include "common/row.cuh"
 #include "common/span.cuh"
 #include "common/statistics.cuh"
+#include "common/weights.cuh"
 
 __device__ __forceinline__ unsigned long long place(const void* first) { return reinterpret_cast<unsigned long long>(first); }
 
@@ -30,38 +31,43 @@ struct Line {
 
 // Gamma and beta for the vectors of a row from element `head` on, seen by one thread; absent ones are 1 and 0.
 // NORM: LayerNorm alone has beta. ODD: they may begin between boundaries where the row does not, both alike (`alike`).
-template <typename W, int NORM, bool ODD, int N>
+template <typename T, typename W, int NORM, int GAMMA, bool ODD, int N>
 struct Affine {
+    using Whole = Weights<T, W, GAMMA>;
+    const Whole& weights;
     const uint2* gamma;  // the boundary before this thread's first element
     const uint2* beta;
     unsigned bytes;  // from there to the element
 
-    static __device__ __forceinline__ bool alike(const W* gamma, const W* beta) {
-        return NORM != LAYERNORM || gamma == nullptr || beta == nullptr || (place(gamma) ^ place(beta)) % 8 == 0;
+    static __device__ __forceinline__ bool alike(const Whole& weights) {
+        return NORM != LAYERNORM || weights.gamma == nullptr || weights.beta == nullptr ||
+               (place(weights.gamma) ^ place(weights.beta)) % 8 == 0;
     }
 
-    __device__ __forceinline__ Affine(const W* from_gamma, const W* from_beta, int head, int lane) {
-        const W* const first = (from_gamma != nullptr ? from_gamma : from_beta) + head;
+    __device__ __forceinline__ Affine(const Whole& weights, int head, int lane) : weights(weights) {
+        const W* const first = (weights.gamma != nullptr ? weights.gamma : weights.beta) + head;
         bytes = ODD ? static_cast<unsigned>(place(first)) % 8 : 0;
         const auto seek = [&](const W* from) {
             return from == nullptr ? nullptr : reinterpret_cast<const uint2*>(place(from + head + lane * N) - bytes);
         };
-        gamma = seek(from_gamma);
-        beta = seek(from_beta);
+        gamma = seek(weights.gamma);
+        beta = seek(weights.beta);
     }
 
     // values[r][j] = values[r][j] * gamma + beta for the N elements of the vector that lies `vectors` after the first.
     template <int ROWS>
     __device__ __forceinline__ void apply(int vectors, float (&values)[ROWS][N]) const {
         if constexpr (!TAKES_GAMMA<NORM>) return;
-        float scale[N], offset[N];
+        float scale[N], shift[N];
         get(gamma, vectors, 1.0f, scale);
-        if constexpr (NORM == LAYERNORM) get(beta, vectors, 0.0f, offset);
+        if constexpr (NORM == LAYERNORM) get(beta, vectors, 0.0f, shift);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
+            weights.enter(values[r]);
 #pragma unroll
             for (int j = 0; j < N; ++j) {
-                values[r][j] = NORM == LAYERNORM ? fmaf(values[r][j], scale[j], offset[j]) : values[r][j] * scale[j];
+                const float factor = weights.factor(scale[j]);
+                values[r][j] = NORM == LAYERNORM ? fmaf(values[r][j], factor, shift[j]) : values[r][j] * factor;
             }
         }
     }
@@ -76,14 +82,6 @@ private:
         slot.unpack(values);
     }
 };
-
-// One element.
-template <int NORM, typename W>
-__device__ __forceinline__ float scaled(const W* gamma, const W* beta, int index, float value) {
-    if (gamma != nullptr) value *= Element<W>::widen(gamma[index]);
-    if (NORM == LAYERNORM && beta != nullptr) value += Element<W>::widen(beta[index]);
-    return value;
-}
 
 // Up to VECS vectors of a row's body, `threads` apart, and at most one element of its ends; places outside the row hold 0.
 template <typename T, int ADD, int VECS, bool ODD>
@@ -167,12 +165,12 @@ struct Piece {
 };
 
 // Writes ROWS rows that lie alike, so that gamma and beta are read once for all of them. row: null for one that is not there.
-template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename W>
+template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename W, int GAMMA>
 __device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Moments (&moments)[ROWS],
-                                      T* const (&row)[ROWS], const Span<T>& span, int lane, int threads, const W* gamma,
-                                      const W* beta) {
+                                      T* const (&row)[ROWS], const Span<T>& span, int lane, int threads,
+                                      const Weights<T, W, GAMMA>& weights) {
     constexpr int N = Span<T>::N;
-    const Affine<W, NORM, ODD, N> affine(gamma, beta, span.head, lane);
+    const Affine<T, W, NORM, GAMMA, ODD, N> affine(weights, span.head, lane);
     const auto normalise = [&](int r, float value) {
         return NORM == LAYERNORM ? moments[r].normalise(value) : value * moments[r].rstd;
     };
@@ -199,14 +197,14 @@ __device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[RO
         static_assert(ROWS == 1, "rows that lie alike have no ends in common");
         if (span.edge >= 0) {
             const float value = normalise(0, piece[0].end());
-            row[0][span.edge] = Element<T>::narrow(scaled<NORM>(gamma, beta, span.edge, value));
+            row[0][span.edge] = Element<T>::narrow(weights.applied(value, span.edge));
         }
     }
 }
 
 // A row whose tensors lie differently: element by element, and read again for each walk. Right, and slow.
-template <int NORM, int ADD, typename T, typename W, typename Team>
-__device__ __forceinline__ Moments plain_row(const Line<T>& line, const W* gamma, const W* beta, int hidden, int lane,
+template <int NORM, int ADD, typename T, typename W, int GAMMA, typename Team>
+__device__ __forceinline__ Moments plain_row(const Line<T>& line, const Weights<T, W, GAMMA>& weights, int hidden, int lane,
                                              int threads, float eps, const Team& team) {
     const Row<T, ADD> in{line.x, line.residual};
     const auto each = [&](auto visit) {
@@ -223,7 +221,7 @@ __device__ __forceinline__ Moments plain_row(const Line<T>& line, const W* gamma
     for (int i = lane; i < hidden; i += threads) {
         const float value = in[i];
         if constexpr (ADD != ADD_NONE) line.sum[i] = Element<T>::narrow(value);
-        line.y[i] = Element<T>::narrow(scaled<NORM>(gamma, beta, i, moments.normalise(value)));
+        line.y[i] = Element<T>::narrow(weights.applied(moments.normalise(value), i));
     }
     return moments;
 }

@@ -34,12 +34,12 @@
 // odd = [0, 1]             # rows may begin and end between 16-byte boundaries
 //
 // [[launches]]
-// name = "cluster_row<{T}, {W}, {NORM}, {ADD}, {vecs}, {pair}, {odd}>"
+// name = "cluster_row<{T}, {W}, {NORM}, {ADD}, {vecs}, {pair}, {odd}, {GAMMA}>"
 // grid = "cluster * cdiv(rows, 1 + pair)"
 // block = "block"
 // cluster = "cluster"
 // smem = "4112 * (1 + pair)"
-// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
+// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: two to sixteen blocks on neighbouring multiprocessors share a row; together their registers hold what
 // those of one block cannot, so a row of a megabyte is read once. The threads of all blocks take turns in 16-byte vectors, so
@@ -58,11 +58,11 @@
 #include "common/cluster.cuh"
 #include "common/piece.cuh"
 
-template <typename T, typename W, int NORM, int ADD, int VECS, int PAIR, int ODD>
+template <typename T, typename W, int NORM, int ADD, int VECS, int PAIR, int ODD, int GAMMA>
 __global__ void __launch_bounds__(VECS == 8 || PAIR ? 256 : 512, VECS == 8 ? 3 : ADD == ADD_NONE ? 2 : 1)
 cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
             T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
-            int hidden, long long x_stride, long long y_stride, float eps) {
+            int hidden, long long x_stride, long long y_stride, float eps, float offset) {
     constexpr int ROWS = 1 + PAIR;
     static_assert(!ODD || !PAIR, "rows of a pair lie alike");
     static_assert(sizeof(Cluster::Mail) == 4112, "the header asks for it");
@@ -85,11 +85,12 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
         return Line<T>{x + at * x_stride, adds ? residual + at * x_stride : nullptr, y + at * y_stride,
                        adds ? sum + at * y_stride : nullptr};
     };
+    const Weights<T, W, GAMMA> weights(gamma, NORM == LAYERNORM ? beta : nullptr, offset);
     if constexpr (ODD) {
         const Line<T> line = line_of(row);
-        if (!line.template alike<ADD>() || !Affine<W, NORM, true, Span<T>::N>::alike(gamma, beta)) {
+        if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::alike(weights)) {
             cluster_wait();
-            const Moments moments = plain_row<NORM, ADD>(line, gamma, beta, hidden, lane, threads, eps, cluster);
+            const Moments moments = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, cluster);
             if (lane == 0) moments.save(mean, rstd, row);
             return;
         }
@@ -120,5 +121,5 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
         piece[r].forget();
         if (lane == 0 && to[r] != nullptr) moments[r].save(mean, rstd, row + r);
     }
-    store<NORM>(piece, moments, to, span, lane, threads, gamma, beta);
+    store<NORM>(piece, moments, to, span, lane, threads, weights);
 }

@@ -34,10 +34,10 @@
 // once = [0, 1]           # x passes by L1, which then keeps gamma and beta
 //
 // [[launches]]
-// name = "cta_row<{T}, {W}, {NORM}, {ADD}, {lanes}, {vecs}, {vec}, {once}>"
+// name = "cta_row<{T}, {W}, {NORM}, {ADD}, {lanes}, {vecs}, {vec}, {once}, {GAMMA}>"
 // grid = "cdiv(rows * lanes, block) if lanes else rows"
 // block = "block"
-// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
+// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: a block a row, or several short rows a block with 8, 16 or 32 threads each (no barrier then). Each
 // thread asks for all its 16-byte vectors before it uses the first, so a warp has up to 4 KB in flight, and keeps them
@@ -60,12 +60,13 @@
 #include "common/moments.cuh"
 #include "common/reduce.cuh"
 #include "common/statistics.cuh"
+#include "common/weights.cuh"
 
-template <typename T, typename W, int NORM, int ADD, int LANES, int VECS, int VEC, int ONCE>
+template <typename T, typename W, int NORM, int ADD, int LANES, int VECS, int VEC, int ONCE, int GAMMA>
 __global__ void __launch_bounds__(ADD == ADD_NONE ? 1024 : 512, VECS == 8 ? 0 : 1)
 cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
         T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
-        int hidden, long long x_stride, long long y_stride, float eps) {
+        int hidden, long long x_stride, long long y_stride, float eps, float offset) {
     constexpr int N = 16 / sizeof(T);
     static_assert(VEC == 1 || VEC == N, "a load takes one element or 16 bytes");
     // element by element, neighbouring lanes take neighbouring elements and a warp's slots cover 32 N elements without a
@@ -155,16 +156,23 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
         else params.load(source + begin + p * pitch, left - p * pitch);
         return params;
     };
+    const Weights<T, W, GAMMA> weights(gamma, beta, offset);
     each_slot([&](const Values& slot, int p) {
-        float values[N], scale[N], offset[N];
+        float values[N], scale[N], shift[N];
         slot.unpack(values);
         if constexpr (TAKES_GAMMA<NORM>) fetch(gamma, 1.0f, p).unpack(scale);
-        if constexpr (NORM == LAYERNORM) fetch(beta, 0.0f, p).unpack(offset);
+        if constexpr (NORM == LAYERNORM) fetch(beta, 0.0f, p).unpack(shift);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-            if constexpr (NORM == LAYERNORM) values[j] = fmaf(moments.normalise(values[j]), scale[j], offset[j]);
-            else if constexpr (TAKES_GAMMA<NORM>) values[j] = values[j] * moments.rstd * scale[j];
-            else values[j] *= moments.rstd;
+            values[j] = NORM == LAYERNORM ? moments.normalise(values[j]) : values[j] * moments.rstd;
+        }
+        if constexpr (TAKES_GAMMA<NORM>) {
+            weights.enter(values);
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                const float factor = weights.factor(scale[j]);
+                values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shift[j]) : values[j] * factor;
+            }
         }
         if (p >= VECS) hand_out(slot, p);  // only now: a sum in place of the residual ends what it was made of
         Loaded result;

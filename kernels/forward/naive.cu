@@ -8,10 +8,10 @@
 // block = "study"
 //
 // [[launches]]
-// name = "naive<{T}, {W}, {NORM}, {ADD}>"
+// name = "naive<{T}, {W}, {NORM}, {ADD}, {GAMMA}>"
 // grid = "rows"
 // block = "block"
-// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
+// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: one block a row; thread t takes the elements t, t + block, t + 2 block ... one at a time. Neighbouring
 // threads read neighbouring elements, so the loads coalesce, but each moves only 2 or 4 bytes a thread. The row is read
@@ -28,12 +28,13 @@
 #include "common/moments.cuh"
 #include "common/reduce.cuh"
 #include "common/row.cuh"
+#include "common/weights.cuh"
 
-template <typename T, typename W, int NORM, int ADD>
+template <typename T, typename W, int NORM, int ADD, int GAMMA>
 __global__ void __launch_bounds__(1024)
 naive(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
       T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden,
-      long long x_stride, long long y_stride, float eps) {
+      long long x_stride, long long y_stride, float eps, float offset) {
     constexpr int WITHOUT_MEAN = NORM == LAYERNORM ? RMSNORM : NORM;
     __shared__ float scratch[3 * 32];
     const long long row = blockIdx.x;
@@ -63,13 +64,11 @@ naive(const T* __restrict__ x, const T* __restrict__ residual, const W* __restri
     const Moments moments = NORM == LAYERNORM ? Moments::centred(pivot, sums[0], sums[1], inverse, eps)
                                               : Moments::without_mean<WITHOUT_MEAN>(sums[1], inverse, eps);
 
+    const Weights<T, W, GAMMA> weights(gamma, beta, offset);
     for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
         const float entered = in[i];
         if constexpr (ADD != ADD_NONE) sum[row * y_stride + i] = Element<T>::narrow(entered);
-        float value = moments.normalise(entered);
-        if (gamma != nullptr) value *= Element<W>::widen(gamma[i]);
-        if (beta != nullptr) value += Element<W>::widen(beta[i]);
-        out[i] = Element<T>::narrow(value);
+        out[i] = Element<T>::narrow(weights.applied(moments.normalise(entered), i));
     }
     if (threadIdx.x == 0) moments.save(mean, rstd, row);
 }

@@ -27,10 +27,10 @@
 // vecs = [4, 5, 8]     # 16-byte vectors of the row in a thread's registers
 //
 // [[launches]]
-// name = "span_row<{T}, {W}, {NORM}, {ADD}, {lanes}, {vecs}>"
+// name = "span_row<{T}, {W}, {NORM}, {ADD}, {lanes}, {vecs}, {GAMMA}>"
 // grid = "cdiv(rows * lanes, block) if lanes else rows"
 // block = "block"
-// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
+// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: seen from 16-byte boundaries a row is a body of whole vectors between two ends of less than one vector.
 // The body is loaded and stored 16 bytes at a time where it lies, the ends one element each by the first threads: nothing of
@@ -49,11 +49,11 @@
 #include "common/piece.cuh"
 #include "common/reduce.cuh"
 
-template <typename T, typename W, int NORM, int ADD, int LANES, int VECS>
+template <typename T, typename W, int NORM, int ADD, int LANES, int VECS, int GAMMA>
 __global__ void __launch_bounds__(LANES ? 128 : VECS > 4 ? 256 : 512, LANES || ADD != ADD_NONE ? 1 : VECS > 4 ? 3 : 2)
 span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
          T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
-         int hidden, long long x_stride, long long y_stride, float eps) {
+         int hidden, long long x_stride, long long y_stride, float eps, float offset) {
     using Threads = Group<LANES>;
     __shared__ float4 scratch[Threads::IN_WARP ? 1 : 32];
     const Team<LANES> team{scratch};
@@ -67,9 +67,10 @@ span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __res
     const bool adds = ADD != ADD_NONE;
     const Line<T> line{x + row * x_stride, adds ? residual + row * x_stride : nullptr, y + row * y_stride,
                        adds ? sum + row * y_stride : nullptr};
+    const Weights<T, W, GAMMA> weights(gamma, NORM == LAYERNORM ? beta : nullptr, offset);
     Moments moments[1];
-    if (!line.template alike<ADD>() || !Affine<W, NORM, true, Span<T>::N>::alike(gamma, beta)) {
-        moments[0] = plain_row<NORM, ADD>(line, gamma, beta, hidden, lane, threads, eps, team);
+    if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::alike(weights)) {
+        moments[0] = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, team);
     } else {
         const Span<T> span = Span<T>::of(line.x, hidden, lane);
         Piece<T, ADD, VECS, true> piece[1];
@@ -79,7 +80,7 @@ span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __res
         moments[0] = posted<NORM>(team, part, hidden, eps);
         piece[0].forget();
         T* const to[1] = {line.y};
-        store<NORM>(piece, moments, to, span, lane, threads, gamma, beta);
+        store<NORM>(piece, moments, to, span, lane, threads, weights);
     }
     if (lane == 0) moments[0].save(mean, rstd, row);
 }

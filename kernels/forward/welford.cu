@@ -8,10 +8,10 @@
 // block = "study"
 //
 // [[launches]]
-// name = "welford<{T}, {W}, {NORM}, {ADD}>"
+// name = "welford<{T}, {W}, {NORM}, {ADD}, {GAMMA}>"
 // grid = "rows"
 // block = "block"
-// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps"]
+// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: as naive, one block a row and coalesced loads of one element, but the row is read twice in place of
 // three times: once for both moments and once to write.
@@ -31,6 +31,7 @@
 #include "common/moments.cuh"
 #include "common/reduce.cuh"
 #include "common/row.cuh"
+#include "common/weights.cuh"
 
 // Count, mean and sum of squared deviations of some elements. The mean is mean + low.
 struct Partial {
@@ -86,11 +87,11 @@ struct Partial {
     }
 };
 
-template <typename T, typename W, int NORM, int ADD>
+template <typename T, typename W, int NORM, int ADD, int GAMMA>
 __global__ void __launch_bounds__(1024)
 welford(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
         T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden,
-        long long x_stride, long long y_stride, float eps) {
+        long long x_stride, long long y_stride, float eps, float offset) {
     const long long row = blockIdx.x;
     const Row<T, ADD> in{x + row * x_stride, residual + row * x_stride};
     T* out = y + row * y_stride;
@@ -126,13 +127,11 @@ welford(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
         moments = Moments::uncentred(squares[0], inverse, eps);
     }
 
+    const Weights<T, W, GAMMA> weights(gamma, beta, offset);
     for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
         const float entered = in[i];
         if constexpr (ADD != ADD_NONE) sum[row * y_stride + i] = Element<T>::narrow(entered);
-        float value = moments.normalise(entered);
-        if (gamma != nullptr) value *= Element<W>::widen(gamma[i]);
-        if (beta != nullptr) value += Element<W>::widen(beta[i]);
-        out[i] = Element<T>::narrow(value);
+        out[i] = Element<T>::narrow(weights.applied(moments.normalise(entered), i));
     }
     if (threadIdx.x == 0) moments.save(mean, rstd, row);
 }

@@ -19,11 +19,11 @@
 # LeVeque 1983). A chunk's mean is exact up to the rounding of what is left of it, and the merge adds only differences
 # of means, so a constant row gives beta to 1e-6 and an offset costs no more than the rounding of the mean. Norms
 # without a mean add squares, or magnitudes.
-# Numerics: fp32; eps inside the root; one rounding at the end.
+# Numerics: fp32; eps inside the root; one rounding at the end, with the cast order llama also one before gamma.
 # Boundaries: places past the end are masked in every load and store and never enter a sum. Row strides are arguments
 # and row offsets 64-bit.
 # Residual: added in fp32 and kept so, or as rounded for the sum that is handed out; both are read again for the second
-# walk.
+# walk, which writes the sum. y may be x, and sum may be residual.
 # Saved tensors: mean and rstd in fp32 where they are given.
 # Known limits: the row is read twice, the second time from L2 only while the rows in flight fit there.
 
@@ -59,12 +59,15 @@ def _norm_loop(
     x_stride,
     y_stride,
     eps,
+    offset,
     CENTRED: tl.constexpr,
     L1: tl.constexpr,
     L2: tl.constexpr,
     ADD: tl.constexpr,
     ROUND: tl.constexpr,
     GAMMA: tl.constexpr,
+    LLAMA: tl.constexpr,
+    OFFSET: tl.constexpr,
     BETA: tl.constexpr,
     MEAN: tl.constexpr,
     RSTD: tl.constexpr,
@@ -82,7 +85,7 @@ def _norm_loop(
     squares = tl.zeros((), dtype=tl.float32)
     for start in range(0, hidden, CHUNK):
         inside = start + columns < hidden
-        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, True)
+        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, False)
         if CENTRED:
             count = tl.minimum(hidden - start, CHUNK).to(tl.float32)
             first = tl.sum(values, axis=0) / count
@@ -110,12 +113,17 @@ def _norm_loop(
     for back in range(0, hidden, CHUNK):
         start = (hidden - 1) // CHUNK * CHUNK - back
         inside = start + columns < hidden
-        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, False)
+        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, True)
         if CENTRED:
             values = (values - centre) - low
         values *= scale
+        if LLAMA:
+            values = values.to(y.dtype.element_ty).to(tl.float32)
         if GAMMA:
-            values *= tl.load(gamma + start + columns, mask=inside, other=0.0).to(tl.float32)
+            factor = tl.load(gamma + start + columns, mask=inside, other=0.0).to(tl.float32)
+            if OFFSET:
+                factor += offset
+            values *= factor
         if BETA:
             values += tl.load(beta + start + columns, mask=inside, other=0.0).to(tl.float32)
         tl.store(y + start + columns, values.to(y.dtype.element_ty), mask=inside)
@@ -140,12 +148,15 @@ def launch(t, chunk, num_warps):
         t.x_stride,
         t.y_stride,
         t.eps,
+        t.offset,
         CENTRED=t.norm == "layernorm",
         L1=t.norm == "l1norm",
         L2=t.norm == "l2norm",
         ADD=t.residual is not None,
         ROUND=t.residual_mode == "round",
         GAMMA=t.gamma is not None,
+        LLAMA=t.cast == "llama",
+        OFFSET=t.offset != 0,
         BETA=t.beta is not None,
         MEAN=t.mean is not None,
         RSTD=t.rstd is not None,

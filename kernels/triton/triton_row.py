@@ -13,10 +13,12 @@
 # without work.
 # Statistics: exact two-pass on the values in registers; norms without a mean one sum alone. The second pass also adds
 # up what the rounding of the mean left, and takes it away again, so a constant row gives exactly beta.
-# Numerics: fp32, tree sums; eps inside the root; one rounding at the end.
+# Numerics: fp32, tree sums; eps inside the root; one rounding at the end, with the cast order llama also one before
+# gamma.
 # Boundaries: places past the end are masked in every load and store, and set to zero again after the mean is
 # subtracted, so that they never enter the variance. Row strides are arguments and row offsets 64-bit.
-# Residual: added in fp32 and kept so, or as rounded for the sum that is handed out.
+# Residual: added in fp32 and kept so, or as rounded for the sum that is handed out. y may be x, and sum may be
+# residual.
 # Saved tensors: mean and rstd in fp32 where they are given.
 # Known limits: 65536 elements; a row that is just past a power of two wastes half of the block.
 
@@ -38,12 +40,15 @@ def _norm_row(
     x_stride,
     y_stride,
     eps,
+    offset,
     CENTRED: tl.constexpr,
     L1: tl.constexpr,
     L2: tl.constexpr,
     ADD: tl.constexpr,
     ROUND: tl.constexpr,
     GAMMA: tl.constexpr,
+    LLAMA: tl.constexpr,
+    OFFSET: tl.constexpr,
     BETA: tl.constexpr,
     MEAN: tl.constexpr,
     RSTD: tl.constexpr,
@@ -73,8 +78,13 @@ def _norm_row(
     else:
         scale = 1.0 / tl.sqrt(tl.sum(values * values, axis=0) / hidden + eps)
     values *= scale
+    if LLAMA:
+        values = values.to(y.dtype.element_ty).to(tl.float32)
     if GAMMA:
-        values *= tl.load(gamma + columns, mask=inside, other=0.0).to(tl.float32)
+        factor = tl.load(gamma + columns, mask=inside, other=0.0).to(tl.float32)
+        if OFFSET:
+            factor += offset
+        values *= factor
     if BETA:
         values += tl.load(beta + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + row * y_stride + columns, values.to(y.dtype.element_ty), mask=inside)
@@ -99,12 +109,15 @@ def launch(t, num_warps):
         t.x_stride,
         t.y_stride,
         t.eps,
+        t.offset,
         CENTRED=t.norm == "layernorm",
         L1=t.norm == "l1norm",
         L2=t.norm == "l2norm",
         ADD=t.residual is not None,
         ROUND=t.residual_mode == "round",
         GAMMA=t.gamma is not None,
+        LLAMA=t.cast == "llama",
+        OFFSET=t.offset != 0,
         BETA=t.beta is not None,
         MEAN=t.mean is not None,
         RSTD=t.rstd is not None,

@@ -16,7 +16,7 @@ POINTERS = kernelfile.TENSORS
 _SIGNATURE = ", ".join(f"void* {name}" for name in POINTERS)
 _SIGNATURE += (
     ", void* const* scratch, long long rows, int hidden, int inner, long long x_stride, long long y_stride, float eps"
-    ", int sm_count"
+    ", float offset, int sm_count"
 )
 
 
@@ -47,9 +47,13 @@ def _source(kernel: kernelfile.Kernel, symbols: list[str]) -> str:
 #include "{kernel.path.resolve()}"
 template <typename... P, typename... A>
 void call(void (*kernel)(P...), A... arguments) {{ kernel((P)arguments...); }}
+extern "C" void hold(char* place, const char* values, unsigned long long bytes) {{
+    host::in_hand.push_back({{place, std::vector<char>(values, values + (values ? bytes : 0)), {{}}, bytes}});
+}}
 extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, unsigned cluster,
     const int* axes, {_SIGNATURE}) {{
     static std::string error;
+    struct Release {{ ~Release() {{ host::in_hand.clear(); }} }} release;
     try {{
         host::launch({{grid, block, memory, cluster}}, [&] {{
             switch (which) {{
@@ -95,13 +99,22 @@ def launch(
     shape: Shape,
     tensors: Mapping[str, Any],
     scratch: Sequence[Any] = (),
+    late: Sequence[Any] = (),
+    kept: Sequence[Any] = (),
     **scalars: Any,
 ) -> None:
     """Run one variant. scratch: working memory, in the order of the header.
 
+    late, kept: contiguous tensors that the launch before writes, or reads, as it ends; until the kernel waits for
+    that, the late ones hold NaN and the kept ones must stay as they are.
+
     Raises:
         RuntimeError: a deadlock, a trap or a misuse of a warp intrinsic.
     """
+    for tensor in late:
+        _hold(library, tensor, tensor.data_ptr())
+    for tensor in kept:
+        _hold(library, tensor, None)
     run = library.run
     run.restype = ctypes.c_char_p
     given = [tensors.get(name) for name in POINTERS]
@@ -118,7 +131,15 @@ def launch(
         ctypes.c_longlong(scalars["x_stride"]),
         ctypes.c_longlong(scalars["y_stride"]),
         ctypes.c_float(scalars["eps"]),
+        ctypes.c_float(scalars.get("offset", 0.0)),
         ctypes.c_int(scalars.get("sm_count", 0)),
     )
     if error is not None:
         raise RuntimeError(error.decode())
+
+
+def _hold(library: ctypes.CDLL, tensor: Any, values: int | None) -> None:
+    """Take a tensor in hand; its values are copied."""
+    library.hold.restype = None
+    size = tensor.numel() * tensor.element_size()
+    library.hold(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_void_p(values), ctypes.c_ulonglong(size))

@@ -89,8 +89,29 @@ struct Cluster {
     unsigned running = 0;  // threads
     unsigned at_barrier = 0;
     unsigned barrier_generation = 0;
+    unsigned awaiting = 0;  // threads, the end of the launch before
+    unsigned await_generation = 0;
     bool progress = false;
 };
+
+// Memory that the launch before has in hand until it ends: it writes values there, or reads what is there (no values).
+struct InHand {
+    char* place;
+    std::vector<char> values, found;
+    std::size_t bytes;
+
+    void take() {
+        if (!values.empty()) std::memset(place, 0xff, bytes);  // NaN
+        else found.assign(place, place + bytes);
+    }
+
+    void give() const {
+        if (!values.empty()) std::memcpy(place, values.data(), bytes);
+        else if (std::memcmp(place, found.data(), bytes)) throw std::logic_error("written before the launch before has ended");
+    }
+};
+
+inline std::vector<InHand> in_hand;
 
 inline Cluster* cluster = nullptr;
 inline Block* block = nullptr;  // of the thread whose turn it is
@@ -127,6 +148,19 @@ inline void cluster_arrive() {
 }
 
 inline void cluster_wait() { wait(cluster->barrier_generation, block->threads[block->current].awaits); }
+
+inline void await_previous() {
+    if (in_hand.empty()) return;
+    const unsigned from = cluster->await_generation;
+    cluster->progress = true;
+    if (++cluster->awaiting >= cluster->running) {
+        cluster->awaiting = 0;
+        for (const InHand& memory : in_hand) memory.give();
+        ++cluster->await_generation;
+    } else {
+        wait(cluster->await_generation, from);
+    }
+}
 
 // The value that lane `source` of this thread's warp handed in at the same call.
 inline std::uint64_t exchange(std::uint64_t value, unsigned source) {
@@ -251,7 +285,8 @@ inline void launch(const Shape& shape, const std::function<void()>& body) {
     }
     for (unsigned first = 0; first < shape.grid; first += shape.cluster) {
         side_by_side.running = shape.cluster * shape.size;
-        side_by_side.at_barrier = 0;
+        side_by_side.at_barrier = side_by_side.awaiting = 0;
+        for (InHand& memory : in_hand) memory.take();
         for (unsigned rank = 0; rank < shape.cluster; ++rank) {
             side_by_side.blocks[rank]->index = {first + rank, 0, 0};
             prepare(*side_by_side.blocks[rank], shape.memory, body);

@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     point = point_of(args, study.elements)
     gpu = local_gpu(args.device)
     with tempfile.TemporaryDirectory() as folder:
-        build = built(args.contender, gpu, study.block, Path(folder))
+        build = built(args.contender, gpu, study.block, Path(folder), point.semantics)
         task = {
             "verb": "bench",
             "uuid": gpu.uuid,
@@ -87,8 +87,8 @@ def local_gpu(wanted: str | None) -> device.Gpu:
     return gpus[0]
 
 
-def built(spec: str, gpu: device.Gpu, blocks: list[int], folder: Path) -> Path | None:
-    """Compile a CUDA contender for this GPU into ``folder``; None for the others.
+def built(spec: str, gpu: device.Gpu, blocks: list[int], folder: Path, semantics: Semantics) -> Path | None:
+    """Compile a CUDA contender for this GPU and these semantics into ``folder``; None for the others.
 
     Raises:
         UserError: it does not compile; the first useful line of the log.
@@ -99,7 +99,8 @@ def built(spec: str, gpu: device.Gpu, blocks: list[int], folder: Path) -> Path |
 
     kernel = kernelfile.load(spec)
     out = folder / kernel.stem
-    compiler.compile_kernel(kernel, int(str(gpu.arch or "sm_90").removeprefix("sm_")), blocks, out)
+    gammas = (0, kernelfile.gamma_flag(semantics.cast, semantics.offset))
+    compiler.compile_kernel(kernel, int(str(gpu.arch or "sm_90").removeprefix("sm_")), blocks, out, gammas)
     path = out.with_suffix(".json")
     error = json.loads(path.read_text()).get("error")
     if error:

@@ -205,6 +205,8 @@ def torch_eager(point: Point, inputs: dict[str, Any]) -> dict[str, torch.Tensor]
             return _torch_backward(point, inputs)
         if ops.OPS[point.op].scale:
             return {"y": torch_scaled(point, inputs["x"])}
+        if ops.cast_order(point) == "llama" or point.semantics.offset:
+            return None  # it has neither; a composition would be somebody's choice
         functional = torch.nn.functional
         shape, eps = (point.hidden,), point.semantics.eps
         x, gamma, beta = inputs["x"], inputs["gamma"], inputs["beta"]

@@ -17,7 +17,7 @@ import polars as pl
 
 from normbench import cubin, kernelfile, nvrtc, occupancy, ptxas, schema
 from normbench.kernelfile import Kernel, Unknown
-from normbench.points import canonical_json
+from normbench.points import CASTS, canonical_json
 
 LOG_TAIL = 2000  # characters of warnings kept in the JSON file
 
@@ -27,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", type=architecture, required=True, help="90 or sm_90")
     default = ["64", "128", "256", "512", "1024"]
     parser.add_argument("--block", nargs="+", default=default, help="threads a block to sweep")
+    parser.add_argument("--cast", choices=CASTS, default="torch", help="compile this order of rmsnorm too")
+    parser.add_argument("--offset", type=float, default=0.0, help="compile with an offset of gamma too, unless it is 0")
     parser.add_argument("--out", type=Path, required=True, help="OUT.cubin, OUT.json and OUT.parquet are written")
 
 
@@ -35,7 +37,8 @@ def main(args: argparse.Namespace) -> int:
     kernel = kernelfile.load(args.kernel)
     if kernel.lang != "cuda":
         raise kernelfile.KernelError(f"{args.kernel}: only CUDA kernels are compiled ahead; Triton compiles its own")
-    error = compile_kernel(kernel, args.arch, blocks(args.block), args.out)
+    gammas = (0, kernelfile.gamma_flag(args.cast, args.offset))
+    error = compile_kernel(kernel, args.arch, blocks(args.block), args.out, gammas)
     print(f"{kernel.stem} sm_{args.arch}: {error or 'compiled'}")
     return 0
 
@@ -61,14 +64,18 @@ def blocks(words: Iterable[str]) -> list[int]:
     return sizes
 
 
-def compile_kernel(kernel: Kernel, arch: int, block_sizes: list[int], out: Path) -> str | None:
+def compile_kernel(
+    kernel: Kernel, arch: int, block_sizes: list[int], out: Path, gammas: Iterable[int] = (0,)
+) -> str | None:
     """Compile and write ``out``.cubin, .json and .parquet (a suffix of ``out`` is ignored); returns the error, if any.
+
+    gammas: values of GAMMA to compile for.
 
     Raises:
         ToolchainError: there is no compiler to do it with.
         CubinError: the compiler's log and the cubin disagree.
     """
-    entries = entries_of(kernel, block_sizes, arch)
+    entries = entries_of(kernel, block_sizes, arch, gammas)
     try:
         _compile(kernel, arch, entries, out)
     except nvrtc.CompileError as error:
@@ -90,7 +97,8 @@ def compile_launched(kernel: Kernel, arch: int, launched: list[dict[str, Any]], 
     """
     symbols = {launch.symbol(names) for names in launched for launch in kernel.launched(names)}
     sizes = sorted({names["block"] for names in launched if "block" in names})
-    entries = [entry for entry in entries_of(kernel, sizes, arch) if entry["symbol"] in symbols]
+    gammas = sorted({names["GAMMA"] for names in launched})
+    entries = [entry for entry in entries_of(kernel, sizes, arch, gammas) if entry["symbol"] in symbols]
     _compile(kernel, arch, entries, out, lineinfo)
     return out.with_suffix(".json")
 
@@ -112,10 +120,10 @@ def _compile(kernel: Kernel, arch: int, entries: list[dict[str, Any]], out: Path
     _write(out, built.binary, facts, rows)
 
 
-def entries_of(kernel: Kernel, block_sizes: list[int], arch: int) -> list[dict[str, Any]]:
+def entries_of(kernel: Kernel, block_sizes: list[int], arch: int, gammas: Iterable[int] = (0,)) -> list[dict[str, Any]]:
     """One entry per op, dtype, param_dtype, variant and launch: identity of a resources row, its block and memory."""
     entries = []
-    for names in kernel.compilations(block_sizes, arch):
+    for names in kernel.compilations(block_sizes, arch, gammas):
         for index, launch in enumerate(kernel.launches):
             if not kernelfile.evaluate(launch.when, names):
                 continue

@@ -259,6 +259,11 @@ class Study(_Section):
         default="fp32",
         description="how an add op takes x + residual into its norm: as formed in fp32, or rounded to the type of x",
     )
+    cast: Literal["torch", "llama"] = Field(
+        default="torch",
+        description="when rmsnorm casts to the type of x: torch once, at the end, or llama also before gamma",
+    )
+    gamma_offset: _Real = Field(default=0.0, description="added to gamma in fp32; 1 where gamma is kept about zero")
     eps: _Real = Field(default=1e-5, gt=0, description="added to the variance, or to the mean square, inside the root")
     scale: Scale = Field(default=Scale(), description="shapes of the scale-only norms")
     block: Blocks = Field(default=[64, 128, 256, 512, 1024], description="threads a block to sweep, multiples of 32")

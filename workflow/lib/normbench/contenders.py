@@ -64,6 +64,8 @@ def namespace(tensors: Tensors) -> SimpleNamespace:
         op=point.op,
         norm=ops.OPS[point.op].norm,
         residual_mode=ops.residual_mode(point),
+        cast=ops.cast_order(point),
+        offset=point.semantics.offset,
         rows=point.rows,
         hidden=point.hidden,
         inner=ops.inner(point),
@@ -190,7 +192,12 @@ class CudaKernel(Ours):
         if cluster:
             grid = (grid[0] // cluster, *grid[1:])
         config = LaunchConfig(
-            grid=grid, block=block, cluster=cluster or None, shmem_size=smem, is_cooperative=launch.cooperative
+            grid=grid,
+            block=block,
+            cluster=cluster or None,
+            shmem_size=smem,
+            is_cooperative=launch.cooperative,
+            programmatic_stream_serialization=bool(kernelfile.evaluate(launch.pdl, names)),
         )
         arguments = [_argument(name, names, tensors, scratch) for name in launch.args]
         return config, self._handle(launch.symbol(names), smem, cluster), arguments
@@ -265,8 +272,8 @@ def _argument(name: str, names: dict[str, Any], tensors: Tensors, scratch: dict[
         return numpy.int32(names[name])
     if name in ("rows", "x_stride", "y_stride"):
         return numpy.int64({"rows": point.rows, "x_stride": point.row_stride, "y_stride": pitch(tensors)}[name])
-    if name == "eps":
-        return numpy.float32(point.semantics.eps)
+    if name in ("eps", "offset"):
+        return numpy.float32(getattr(point.semantics, name))
     if name in names:
         return numpy.int32(names[name])
     tensor = tensors.get(name)
@@ -355,7 +362,8 @@ class External:
     A baseline module names ``LANG`` (torch or library), ``DISTRIBUTION`` (for the version) and raises
     Unsupported, or ImportError where its package is absent. ``CHECK = "copy"`` marks the device copy, which is no norm;
     ``JIT`` is "hidden" or "rows" where each hidden size or number of rows is compiled at its first call. ``REGIMES``
-    names the regimes of a study that it is raced in, with blanks between them, where they are not the usual ones.
+    names the regimes of a study that it is raced in, with blanks between them, where they are not the usual ones;
+    ``GAMMA`` what it can do with gamma beside multiplying the fp32 value by it: "llama", "offset" or both.
     """
 
     copies = False
@@ -367,8 +375,13 @@ class External:
         """``load``: the name an op has for it (``Op.prepared_by``), to the function that prepares its launches."""
         self.stem, self.lang, self.sha = stem, lang, sha
         self._load = cache(load)
+        self.gammas = {"llama", "offset"}
 
     def refusal(self, point: Point, gpu: Gpu) -> str | None:
+        if ops.cast_order(point) == "llama" and "llama" not in self.gammas:
+            return f"{self.stem} is not raced with the cast order llama"
+        if point.semantics.offset and "offset" not in self.gammas:
+            return f"{self.stem} is not raced with an offset of gamma"
         return None
 
     def variants(self, point: Point, gpu: Gpu, blocks: list[int]) -> list[Variant]:
@@ -395,6 +408,7 @@ def baseline(path: Path | str) -> External:
     found.copies = constant(text, "CHECK", "norm") == "copy"
     found.jit = constant(text, "JIT", "")
     found.regimes = regimes(text)
+    found.gammas = set(constant(text, "GAMMA", "").split())
     return found
 
 

@@ -25,9 +25,10 @@ C_TYPES = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 NORM_FLAGS = {"layernorm": 0, "rmsnorm": 1, "add_layernorm": 0, "add_rmsnorm": 1}
 NORM_FLAGS |= {"layernorm_bwd": 0, "rmsnorm_bwd": 1, "rmsnorm_channels": 1, "l1norm": 2, "l2norm": 3}
 ADD_FLAGS = {None: 0, "fp32": 1, "round": 2}  # by residual mode
+LLAMA, OFFSET = 1, 2  # bits of GAMMA
 LANGS = {".cu": "cuda", ".py": "triton"}
 TENSORS = ("x", "gamma", "beta", "residual", "dy", "mean", "rstd", "y", "sum", "dx", "dgamma", "dbeta")
-ARGUMENTS = frozenset((*TENSORS, "rows", "hidden", "inner", "x_stride", "y_stride", "eps", "sm_count"))
+ARGUMENTS = frozenset((*TENSORS, "rows", "hidden", "inner", "x_stride", "y_stride", "eps", "offset", "sm_count"))
 LAYOUTS = ("rows", "channels")
 Names = Mapping[str, Any]
 Variant = dict[str, int]
@@ -133,6 +134,7 @@ class Launch:
     """One kernel launch: name expression and geometry, all as expressions over ``launch_names``.
 
     when: variants that make this launch, by their axes; the others leave it out.
+    pdl: whether it may begin before the launch before it has ended (programmatic dependent launch).
     """
 
     name: str
@@ -143,6 +145,7 @@ class Launch:
     cluster: str = "0"
     cooperative: bool = False
     when: str = "1"
+    pdl: str = "0"
 
     def symbol(self, names: Names) -> str:
         """The NVRTC name expression of one variant."""
@@ -165,6 +168,7 @@ class Kernel:
     profiled: axes of which ``profile`` looks at every value, each with the fastest variant that has it.
     regimes: those of a study that it is measured in; by hand it may be asked for any work.
     layouts: how x may lie (``ops.layout``).
+    gammas: whether it knows cast orders and offsets of gamma: its launches name {GAMMA}, or ask their ``t`` for them.
     """
 
     stem: str
@@ -181,6 +185,7 @@ class Kernel:
     launches: tuple[Launch, ...]
     card: str
     sha: str
+    gammas: bool = False
     zeroed: tuple[str, ...] = ()
     profiled: tuple[str, ...] = ()
     regimes: tuple[str, ...] = schema.USUAL_REGIMES
@@ -201,6 +206,8 @@ class Kernel:
             return f"{self.stem} serves {', '.join(self.dtypes)}, not {names['dtype']}"
         if names["layout"] not in self.layouts:
             return f"{self.stem} takes x as {' or '.join(self.layouts)}, not as {names['layout']}"
+        if names["GAMMA"] and not self.gammas:
+            return f"{self.stem} multiplies the fp32 value by gamma as it is: no other cast order, no offset"
         for skip in self.skip:
             if evaluate(skip.when, names):
                 return skip.reason
@@ -225,12 +232,18 @@ class Kernel:
         """The launches of one variant at some work: of those that it makes, the ones whose grid has blocks."""
         return [one for one in self.launched(names) if all(evaluate(size, names) for size in one.grid)]
 
-    def compilations(self, blocks: tuple[int, ...] | list[int], arch: int) -> Iterator[dict[str, Any]]:
-        """Names of everything to compile: op, dtype, param_dtype and variant, as far as known before launch."""
+    def compilations(
+        self, blocks: tuple[int, ...] | list[int], arch: int, gammas: Iterable[int] = (0,)
+    ) -> Iterator[dict[str, Any]]:
+        """Names of everything to compile: op, dtype, param_dtype and variant, as far as known before launch.
+
+        gammas: values of GAMMA that are wanted, where the kernel has them and they differ for the op and dtype.
+        """
         for op, dtype in itertools.product(self.ops, self.dtypes):
             for param_dtype in param_dtypes(op, dtype):
-                for add in add_flags(op, dtype):
-                    names = compile_names(op, dtype, param_dtype, arch, add)
+                wanted = gamma_flags(op, dtype, gammas if self.gammas else (0,))
+                for add, gamma in itertools.product(add_flags(op, dtype), wanted):
+                    names = compile_names(op, dtype, param_dtype, arch, add, gamma)
                     for variant in self.variants(blocks, names):
                         yield {**names, **variant, "variant": variant}
 
@@ -249,10 +262,22 @@ def add_flags(op: str, dtype: str) -> tuple[int, ...]:
     return (1,) if dtype == "fp32" else (1, 2)
 
 
-def compile_names(op: str, dtype: str, param_dtype: str, arch: int, add: int = 0) -> dict[str, Any]:
-    """What an expression may name before the work is known. add: one of ``add_flags``."""
+def gamma_flags(op: str, dtype: str, wanted: Iterable[int]) -> tuple[int, ...]:
+    """Values of GAMMA that are code of their own: in fp32, and where nothing is cast, the cast orders are the same."""
+    casts = op in ops.OPS and ops.OPS[op].casts and dtype != "fp32"
+    return tuple(dict.fromkeys(flag if casts else flag & ~LLAMA for flag in wanted))
+
+
+def gamma_flag(cast: str, offset: float) -> int:
+    """The value of GAMMA for a cast order and an offset."""
+    return LLAMA * (cast == "llama") | OFFSET * bool(offset)
+
+
+def compile_names(op: str, dtype: str, param_dtype: str, arch: int, add: int = 0, gamma: int = 0) -> dict[str, Any]:
+    """What an expression may name before the work is known. add: one of ``add_flags``; gamma: of ``gamma_flags``."""
     return {
         "ADD": add,
+        "GAMMA": gamma,
         "op": op,
         "dtype": dtype,
         "param_dtype": param_dtype,
@@ -272,7 +297,10 @@ def launch_names(point: Point, arch: int, sm_count: int, aligned: int) -> dict[s
     """
     wanted = ADD_FLAGS[ops.residual_mode(point)]
     add = min(wanted, max(add_flags(point.op, point.dtype)))
-    return compile_names(point.op, point.dtype, point.param_dtype, arch, add) | {
+    asked = gamma_flag(ops.cast_order(point), point.semantics.offset)
+    (gamma,) = gamma_flags(point.op, point.dtype, (asked,))
+    return compile_names(point.op, point.dtype, point.param_dtype, arch, add, gamma) | {
+        "regime": point.regime,
         "rows": point.rows,
         "hidden": point.hidden,
         "inner": ops.inner(point),
@@ -354,7 +382,7 @@ def _file_line(message: str, first: int) -> str:
 
 _KEYS = {"summary", "ops", "dtypes", "layouts", "regimes", "where", "skip", "axes", "scratch", "zeroed", "profiled"}
 _KEYS |= {"launches"}
-_LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative", "when"}
+_LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative", "when", "pdl"}
 
 
 def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
@@ -385,6 +413,7 @@ def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
         zeroed=_named(path, values, "zeroed", "scratch"),
         profiled=_named(path, values, "profiled", "axes"),
         regimes=_regimes(path, values.get("regimes", schema.USUAL_REGIMES)),
+        gammas=("{GAMMA}" if lang == "cuda" else "t.offset") in text,
     )
     _check_expressions(kernel)
     return kernel
@@ -419,7 +448,7 @@ def _launch(path: Path, entry: dict[str, Any]) -> Launch:
         if value is None:
             raise KernelError(f"{path}: key 'launches.{key}' is missing")
         values[key] = tuple(map(str, value)) if isinstance(value, list) else (str(value),)
-    for key in ("smem", "cluster"):
+    for key in ("smem", "cluster", "pdl"):
         if key in values:
             values[key] = str(values[key])
     values["args"] = tuple(values.get("args", ()))
@@ -429,7 +458,7 @@ def _launch(path: Path, entry: dict[str, Any]) -> Launch:
 def _check_expressions(kernel: Kernel) -> None:
     expressions = [*kernel.where, *(skip.when for skip in kernel.skip), *kernel.scratch.values()]
     for launch in kernel.launches:
-        expressions += [*launch.grid, *launch.block, launch.smem, launch.cluster, launch.when]
+        expressions += [*launch.grid, *launch.block, launch.smem, launch.cluster, launch.when, launch.pdl]
         for argument in launch.args:
             if argument not in ARGUMENTS | kernel.scratch.keys() | kernel.axes.keys():
                 raise KernelError(f"{kernel.path}: unknown argument {argument!r} in launches.args")

@@ -15,6 +15,7 @@ from normbench.kernelfile import Kernel, Variant
 from normbench.points import ELEMENT_BYTES, Point, Semantics
 
 ROWS = (3, 4, 5, 6, 7)
+REGIME = "latency"  # of few rows: what launches may do only there is run too
 # one less and one more than blocks, vectors and warps like; then widths that vectors do like; then rows of many passes
 HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 4096, 5003, 16383, 16384, 65540)
 # more rows than a block writes at a time, and rows that many blocks share: for kernels of the wide regime
@@ -62,8 +63,8 @@ def odds(op: str, dtype: str) -> Iterator[Odd]:
     """The shapes of one op and dtype."""
     rows = cycle(ROWS)
     for hidden in SCALED if ops.OPS[op].scale else HIDDEN:
-        yield Odd(Point(op, dtype, next(rows), hidden))
-    wide = Point(op, dtype, 5, 1024)
+        yield Odd(Point(op, dtype, next(rows), hidden, REGIME))
+    wide = Point(op, dtype, 5, 1024, REGIME)
     for name in ops.inputs(wide) + ops.outputs(wide):
         if name not in ops.STATISTICS:
             yield Odd(wide, {name: 1})
@@ -72,9 +73,12 @@ def odds(op: str, dtype: str) -> Iterator[Odd]:
         yield from (Odd(replace(wide, semantics=one)) for one in strided)
         yield from _channels(op, dtype)
         return
+    if not ops.OPS[op].backward:
+        gamma = Semantics(cast="llama" if ops.OPS[op].casts else "torch", offset=1.0)
+        yield Odd(Point(op, dtype, 3, 1032, REGIME, gamma))
     for one in strided + _parametrised(op, dtype):
         yield Odd(replace(wide, semantics=one))
-        yield Odd(Point(op, dtype, 3, 1023, semantics=one))
+        yield Odd(Point(op, dtype, 3, 1023, REGIME, one))
 
 
 def _channels(op: str, dtype: str) -> Iterator[Odd]:

@@ -72,6 +72,11 @@ class Op:
         return "sum" in self.outputs
 
     @property
+    def casts(self) -> bool:
+        """Whether its cast orders differ: RMSNorm's."""
+        return not self.subtract_mean and not self.backward
+
+    @property
     def backward(self) -> bool:
         return self.main == "dx"
 
@@ -279,6 +284,24 @@ def residual_mode(point: Point) -> str | None:
     return mode if op.backward else None
 
 
+def cast_order(point: Point) -> str:
+    """When RMSNorm casts: ``torch`` once, at the end, or ``llama`` also before gamma.
+
+    Raises:
+        ValueError: another op is asked for ``llama``.
+    """
+    if point.semantics.cast == "llama" and not OPS[point.op].casts:
+        raise ValueError(f"semantics: cast 'llama' is an order of rmsnorm, not of {point.op}")
+    return point.semantics.cast
+
+
+def factor(point: Point, gamma: torch.Tensor) -> torch.Tensor:
+    """What gamma multiplies by, float64."""
+    import torch
+
+    return gamma.to(torch.float64) + point.semantics.offset
+
+
 def has(point: Point, name: str) -> bool:
     """Whether the work has this tensor of its op."""
     if name in ("gamma", "dgamma"):
@@ -329,8 +352,9 @@ def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str
     """Outputs in float64 of the inputs as rounded to their dtype; x, residual and dy are (rows, hidden), or of a
     channel form as ``extent`` says.
 
-    Returns y (rows, hidden), the statistics the op has, shaped (rows,), and for an add op the exact sum; of a backward
-    op what ``gradients.reference`` returns.
+    Returns y (rows, hidden), the statistics the op has, shaped (rows,), and for an add op the exact sum; with the cast
+    order llama also xhat, the normalised value before it is rounded. Of a backward op what ``gradients.reference``
+    returns.
     """
     import torch
 
@@ -353,10 +377,11 @@ def reference(point: Point, tensors: dict[str, torch.Tensor | None]) -> dict[str
     results |= found
     rstd = found["rstd"][:, None]
     y = centred.mul_(rstd) if OPS[point.op].subtract_mean else centred * rstd
-    if point.semantics.cast == "llama":
-        y = y.to(torch_dtype(point.dtype)).to(torch.float64)
-    if tensors.get("gamma") is not None:
-        y = y * (tensors["gamma"].to(torch.float64) + point.semantics.offset)  # type: ignore[union-attr]
+    if cast_order(point) == "llama":
+        results["xhat"] = y
+        y = rounded(point, y)
+    if (gamma := tensors.get("gamma")) is not None:
+        y = y * factor(point, gamma)
     if tensors.get("beta") is not None:
         y = y + tensors["beta"].to(torch.float64)  # type: ignore[union-attr]
     return results | {"y": y}
@@ -389,7 +414,7 @@ def row_scale(point: Point, x: torch.Tensor) -> torch.Tensor:
 def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor]) -> torch.Tensor:
     """Absolute error allowed at each element of y, shaped (rows, hidden), float64.
 
-    Three terms, with u the unit roundoff and fp32 accumulation throughout:
+    These terms, with u the unit roundoff and fp32 accumulation throughout:
 
     * the output's own rounding: one ulp of |y| (half an ulp is unavoidable; the other half is for the double rounding
       of a value formed in fp32), and for the 16-bit types nothing more is granted for it;
@@ -402,8 +427,11 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
       1e-5: a flat tolerance would either pass a cancelling kernel or fail a right one. A constant row has
       rstd = 1/sqrt(eps); there the term is capped at 1e-3, which an exact two-pass meets by removing the residual of
       the mean, and a plain one does not;
-    * the sum of an add op in fp32: u32 |sum|, in units of the output u32 |sum| rstd |gamma|.
+    * the sum of an add op in fp32: u32 |sum|, in units of the output u32 |sum| rstd |gamma|;
+    * with the cast order llama, where xhat lies so near the middle of two values of the type that the errors above may
+      round it to the other one: the distance of the two, times |gamma|.
 
+    gamma stands for gamma + offset.
     A scale-only norm has the first two. Its row sum has no term below zero, so it is as good, relatively, as its worst
     running sum; the root halves that, and the reciprocal and the product add a rounding each.
 
@@ -419,7 +447,7 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
     y = exact["y"]
     ones = torch.ones(point.hidden, dtype=torch.float64, device=y.device)
     gamma, beta = (tensors.get(name) for name in ("gamma", "beta"))
-    scale = ones if gamma is None else gamma.to(torch.float64).abs()
+    scale = ones if gamma is None else factor(point, gamma).abs()
     depth = sum_depth(point.hidden)
     allowed = ulp(y, point.dtype)
     if beta is None:
@@ -431,7 +459,28 @@ def tolerance(point: Point, tensors: dict[str, torch.Tensor | None], exact: dict
         allowed.addcmul_(mean_drift(point, exact["mean"], exact["rstd"])[:, None], scale)
     if "sum" in exact:
         allowed.addcmul_(exact["sum"].abs().mul_(exact["rstd"][:, None]), scale, value=u32)
+    if "xhat" in exact:
+        allowed.addcmul_(rounding_flip(point, exact), scale)
     return allowed
+
+
+def rounding_flip(point: Point, exact: dict[str, torch.Tensor]) -> torch.Tensor:
+    """How far the rounding of xhat to the type of x may move by the errors of fp32 before it, (rows, hidden)."""
+    import torch
+
+    u32, xhat = UNIT_ROUNDOFF["fp32"], exact["xhat"]
+    error = xhat.abs() * (4 * sum_depth(point.hidden) * u32)
+    if "sum" in exact:
+        error.addcmul_(exact["sum"].abs(), exact["rstd"][:, None], value=u32)
+    right = rounded(point, xhat)
+    return torch.maximum(*((rounded(point, near) - right).abs_() for near in (xhat - error, xhat + error)))
+
+
+def rounded(point: Point, values: torch.Tensor) -> torch.Tensor:
+    """float64 values as the type of x holds them, in float64."""
+    import torch
+
+    return values.to(torch_dtype(point.dtype)).to(torch.float64)
 
 
 def sum_depth(count: int) -> float:
@@ -460,10 +509,11 @@ def output_ulp(point: Point, tensors: dict[str, torch.Tensor | None], exact: dic
 
     if OPS[point.op].backward:
         return gradients.output_ulp(point, tensors, exact)
-    present = [tensors[name] for name in ("gamma", "beta") if tensors.get(name) is not None]
     scale = exact["y"].abs()
-    for tensor in present:
-        scale = torch.maximum(scale, tensor.to(torch.float64).abs())  # type: ignore[union-attr]
+    if (gamma := tensors.get("gamma")) is not None:
+        scale = torch.maximum(scale, factor(point, gamma).abs())
+    if (beta := tensors.get("beta")) is not None:
+        scale = torch.maximum(scale, beta.to(torch.float64).abs())
     return ulp(scale, point.dtype)
 
 

@@ -30,12 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    Semantics.parse(args.semantics)
+    semantics = Semantics.parse(args.semantics)
     if not args.input.exists():
         raise UserError(f"{args.input}: no such file")
     gpu, study = local_gpu(args.device), config.load({})
     with tempfile.TemporaryDirectory() as folder:
-        build = built(args.contender, gpu, study.block, Path(folder))
+        build = built(args.contender, gpu, study.block, Path(folder), semantics)
         task = {
             "verb": "run",
             "uuid": gpu.uuid,

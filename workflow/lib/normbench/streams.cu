@@ -1,6 +1,6 @@
 // Streams that set the measured roofs: read, write, copy, 2R1W, 2R2W, each over vector width, unroll, grid and cache
 // hints, and a copy that never touches registers (bulk copies through shared memory, sm_90 on). Plus an empty kernel, an
-// fma chain and a clock probe.
+// fma chain, a clock probe and a launch that ends late.
 
 enum Mix { COPY = 0, READ = 1, WRITE = 2, READ2_WRITE1 = 3, READ2_WRITE2 = 4 };
 enum Hint { PLAIN = 0, STREAMING = 1, NO_ALLOCATE = 2 };
@@ -103,6 +103,22 @@ __global__ void bulk_copy(const char* a, const char*, char* c, char*, long long 
 #endif
 
 __global__ void empty() {}
+
+// Lets the next launch begin at once and ends late: when each of its threads has waited `ns` it writes n values to where the
+// next one reads, and NaN to the m elements that it writes, all as 16-bit words.
+__global__ void late(const unsigned short* values, unsigned short* to, long long n, unsigned short* spoilt, long long m,
+                     unsigned ns) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+  unsigned long long begin, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  while (now - begin < ns);
+  const long long first = blockIdx.x * (long long)blockDim.x + threadIdx.x, step = gridDim.x * (long long)blockDim.x;
+  for (long long i = first; i < n; i += step) to[i] = values[i];
+  for (long long i = first; i < m; i += step) spoilt[i] = 0xffff;
+}
 
 // 2 * 8 * 256 flops a loop turn and thread on eight independent chains; the result is stored so that it happens.
 __global__ void fma_fp32(float* out, int turns) {

@@ -23,8 +23,7 @@ def points(study: config.Study, memory_bytes: int | None = None) -> list[Point]:
     memory_bytes: memory of the GPU; with less than the tier's limit the stream regime takes the tier's elements.
     None (no GPU, or not known) takes the default ones.
     """
-    mode = study.residual if study.residual != "fp32" else None  # the default, so that it names nothing
-    semantics = {op: Semantics(eps=study.eps, residual=mode if ops.OPS[op].adds else None) for op in study.ops}
+    semantics = {op: _semantics(study, ops.OPS[op]) for op in study.ops}
     of_rows = [op for op in study.ops if not ops.OPS[op].scale]
     regimes = [regime for regime in study.regimes if regime != wide.REGIME]
     shapes = {regime: list(_shapes(study, regime, memory_bytes)) for regime in regimes}
@@ -62,6 +61,16 @@ def _scaled(study: config.Study) -> Iterator[Point]:
             semantics = Semantics(eps=eps, axis=None if axis == own else axis)
             for shape in shapes:
                 yield ops.point_of(op, dtype, tuple(map(int, shape.split("x"))), "stream", semantics)
+
+
+def _semantics(study: config.Study, op: ops.Op) -> Semantics:
+    """What the study wants of an op; what the op has not stays at its default, which names nothing."""
+    return Semantics(
+        eps=study.eps,
+        residual=study.residual if op.adds and study.residual != "fp32" else None,
+        cast=study.cast if op.casts else "torch",
+        offset=study.gamma_offset,
+    )
 
 
 def stream_elements(study: config.Study, memory_bytes: int | None) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from normbench import ops
+from normbench import ops, overlap
 from normbench.check import Expected, Verdict, check, check_copy, kept_bytes, yardstick
 from normbench.contenders import CompileError, Contender, Unsupported
 from normbench.formats import plain
@@ -114,7 +114,7 @@ def attempt(
     """Bind and capture.
 
     Raises:
-        Failure: the contender refuses, does not compile or does not launch.
+        Failure: the contender refuses, does not compile, does not launch or does not keep the order of launches.
         DeviceLost: the context broke on the way.
     """
     point = sets[0].point
@@ -122,13 +122,19 @@ def attempt(
         launches = [contender.bind(tensors, variant, gpu) for tensors in sets]
         estimate = estimate_us(point, ops.compulsory_bytes(point))
         count = launches_a_sample(estimate, len(sets), point.regime)
-        return Trial(contender, variant, gpu.capture(launches, count), sets, expected, gpu)
+        trial = Trial(contender, variant, gpu.capture(launches, count), sets, expected, gpu)
+        reason = None
+        if overlap.concerns(point, gpu) and not contender.copies:
+            reason = overlap.early(gpu, launches[0], sets[0], expected[0])
     except Unsupported as error:
         raise Failure("skipped", str(error), {}) from error
     except CompileError as error:
         raise Failure("compile_error", str(error), {}) from error
     except Exception as error:
         raise failure_of(error, gpu) from error
+    if reason:
+        raise Failure("wrong", reason, {})
+    return trial
 
 
 def failure_of(error: Exception, gpu: Gpu) -> Failure:

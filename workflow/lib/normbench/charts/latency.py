@@ -12,8 +12,8 @@ from normbench.metrics import Drawable, drawable
 NAME = "latency"
 TITLE = "Latency of few rows (µs a launch)"
 HELP = (
-    "Lower is better; the level line is an empty kernel timed the same way, so nothing can be below it. Launches in "
-    "a CUDA graph, input and gamma warm in L2."
+    "Lower is better. Launches in a CUDA graph, input and gamma warm in L2; the level line is an empty kernel timed "
+    "the same way. Only launches that overlap (pdl) can be below it: each begins while the one before it still runs."
 )
 NOTHING = "Latency of few rows: the study has no latency points."
 

@@ -1,0 +1,43 @@
+// Gamma and beta, and the ways to apply them.
+#pragma once
+
+#include "common/element.cuh"
+
+// T: type of x. W: type of gamma and beta. GAMMA: bits of GAMMA_LLAMA and GAMMA_OFFSET.
+template <typename T, typename W, int GAMMA>
+struct Weights {
+    const W* gamma;  // null where absent, and beta too; no offset is added to an absent gamma, which is 1
+    const W* beta;
+    float offset;
+
+    __device__ __forceinline__ Weights(const W* gamma, const W* beta, float offset)
+        : gamma(gamma), beta(beta), offset(gamma != nullptr ? offset : 0.0f) {}
+
+    // What gamma multiplies, of normalised values.
+    template <int N>
+    static __device__ __forceinline__ void enter(float (&values)[N]) {
+        if constexpr ((GAMMA & GAMMA_LLAMA) != 0) {
+            constexpr int PER = N % Element<T>::PER == 0 ? Element<T>::PER : 1;
+#pragma unroll
+            for (int j = 0; j < N; j += PER) {
+                if constexpr (PER > 1) Element<T>::unpack(Element<T>::pack(values + j), values + j);
+                else values[j] = Element<T>::widen(Element<T>::narrow(values[j]));
+            }
+        }
+    }
+
+    // What it is multiplied by, of an element of gamma in fp32.
+    __device__ __forceinline__ float factor(float gamma) const {
+        return (GAMMA & GAMMA_OFFSET) != 0 ? gamma + offset : gamma;
+    }
+
+    // One element: its normalised value, scaled and shifted.
+    __device__ __forceinline__ float applied(float value, int index) const {
+        float entered[1] = {value};
+        enter(entered);
+        value = entered[0];
+        if (gamma != nullptr) value *= factor(Element<W>::widen(gamma[index]));
+        if (beta != nullptr) value += Element<W>::widen(beta[index]);
+        return value;
+    }
+};
