@@ -109,7 +109,7 @@ def test_every_value_of_every_axis_is_launched_for_every_op_and_dtype(kernel: ke
                 for item in variant.items()
             }
             assert {item for one in mine for item in one.variant.items()} == possible
-    assert len(launches) < 500
+    assert len(launches) < 520
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.stem)
