@@ -146,8 +146,8 @@ def test_the_finding_of_wide_rows_names_the_fastest_of_each_contract() -> None:
     found = findings.wide(contracts.problems(wide_study()))
     assert found == (
         "Wide rows, layernorm fp32 of 16x64x256x256: wide_torch_order is the fastest of our kernels that is bit for "
-        "bit torch (290 µs, 29× as fast as torch eager); wide_onepass is the fastest of our kernels that is accurate, bits "
-        "of its own (180 µs, 46× as fast as torch eager)."
+        "bit torch (290 µs, 29× as fast as torch eager); wide_onepass is the fastest of our kernels that is accurate, "
+        "bits of its own (180 µs, 46× as fast as torch eager)."
     )
     assert findings.wide([]) is None
     # an input that torch's order fails is no fault of a kernel that has torch's bits
