@@ -354,6 +354,12 @@ def test_an_error_is_shown_by_the_input_it_came_from(one: measured.Measured) -> 
     assert inside["command"][0] == "snakemake --cores 1 verify --config ops=rmsnorm dtypes=bf16"
 
 
+def test_a_study_that_was_not_verified_shows_the_errors_of_each_size() -> None:
+    frame = error.prepare(study(replace(SMALL, checks=False, latency=False))).frame
+    assert set(frame["family"]) == {kit.ALL}
+    assert frame["shown"].n_unique() == len(SMALL.hidden)
+
+
 def test_errors_of_the_race_are_in_the_order_of_the_sizes(one: measured.Measured) -> None:
     frame = error.prepare(one).frame.filter(contender="liger", op="rmsnorm", dtype="bf16", family=error.RACE)
     sizes = [int(text.split(" × ")[1]) for text in frame["shown"]]
