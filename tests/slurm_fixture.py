@@ -116,7 +116,7 @@ class Slurm:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, 9)
         self.daemons.pop("slurmd").wait()
-        self.ask("scontrol", "update", f"nodename={self.host}", "state=down", "reason=died")
+        self.order("scontrol", "update", f"nodename={self.host}", "state=down", "reason=died")
 
     def _jobs(self) -> list[object]:
         """Processes of running jobs: step daemons, of which there are none but this node's (see ``missing``), and what
@@ -142,9 +142,24 @@ class Slurm:
         for name in ("slurm.conf", "gres.conf"):
             (ETC / name).unlink(missing_ok=True)
 
+    def state(self) -> str:
+        """Jobs, node, daemons' last words and every process of a job: what a test that waited in vain shows."""
+        asked = (("squeue", "--states=all"), ("scontrol", "show", "node"), ("scontrol", "show", "job"))
+        told = [self.ask(*command) for command in asked]
+        for log in ("ctld.log", "d.log"):
+            path = self.folder / log
+            told.append("\n".join(path.read_text().splitlines()[-40:]) if path.exists() else f"no {log}")
+        told.append(self.ask("ps", "-eo", "pid,ppid,pgid,stat,etimes,args"))
+        return "\n\n".join(told)
+
     def ask(self, *command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         return done.stdout.strip()
+
+    def order(self, *command: str) -> None:
+        """What Slurm refuses fails here and at once; a test that went on would wait for what nobody told it to do."""
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
 
     def _daemon(self, program: str, *arguments: str) -> None:
         path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin")

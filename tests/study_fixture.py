@@ -90,8 +90,8 @@ class Study:
 
     def resources(self, stem: str, arch: str) -> pl.DataFrame:
         row = {"contender": stem, "lang": CONTENDERS[stem], "arch": arch, "op": "rmsnorm", "dtype": self.dtype}
-        more = {"param_dtype": self.dtype, "variant": "{}", "launch": 0, "status": "ok", "registers": 32}
-        return _frame("resources", [row | more])
+        more = {"param_dtype": self.dtype, "variant": "{}", "launch": 0, "symbol": stem, "status": "ok"}
+        return _frame("resources", [row | more | {"registers": 32}])
 
     def write_local(self, results: Path) -> Path:
         """results/<device> and results/build as the rules leave them; returns the folder of the device."""

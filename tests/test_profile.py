@@ -116,7 +116,7 @@ def test_widths_are_counted_by_instruction() -> None:
 def test_a_cuda_kernel_is_profiled_with_its_own_machine_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, ncu="ncu.csv")
     kernel = KERNELS["cta_row"]
-    variant = kernel.variants([256], kernelfile.launch_names(POINT, 90, 132, 16))[0]
+    variant = kernel.variants([128, 256], kernelfile.launch_names(POINT, 90, 132, 16))[0]
 
     row = profile.profile(kernel, POINT, variant, (90, 132), worker_environment({}) | FAKE)
 

@@ -65,6 +65,7 @@ class Submitter:
     """A checkout whose studies go to Slurm."""
 
     checkout: Checkout
+    slurm: Slurm
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         settings = ("--show-failed-logs", "--profile", "workflow/profiles/slurm", *HERE)
@@ -80,9 +81,11 @@ class Submitter:
         )
 
     def finish(self, running: subprocess.Popen[str]) -> int:
-        """Exit code; a Snakemake that hangs is ended with all it started."""
+        """Exit code; a Snakemake that hangs is ended with all it started, and the failure says what Slurm was at."""
         try:
             return running.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not ended after {LIMIT_S} s\n{self.log}\n{self.slurm.state()}") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
@@ -97,7 +100,7 @@ def submitter(tmp_path_factory: pytest.TempPathFactory, slurm: Slurm) -> Submitt
     checkout = Checkout.make(tmp_path_factory.mktemp("submitted") / "study")
     both(checkout.folder, "a", "b").rename(checkout.path("fake_both.json"))
     checkout.path("fleet.yaml").write_text(yaml.safe_dump(FLEET))
-    return Submitter(checkout)
+    return Submitter(checkout, slurm)
 
 
 def test_a_whole_study_runs_through_slurm_each_target_on_its_own_gpu(submitter: Submitter) -> None:
@@ -125,7 +128,7 @@ def test_results_come_back_through_a_storage_plugin(slurm: Slurm, submitter: Sub
     checkout.path("fleet.yaml").write_text(yaml.safe_dump({"faked-a": FLEET["faked-a"]}))
     storage = tmp_path / "storage"
     storage.mkdir()
-    stored = Submitter(checkout)
+    stored = Submitter(checkout, slurm)
 
     code = stored.finish(
         stored.start(
@@ -171,14 +174,17 @@ def node_dies(slurm: Slurm, checkout: Checkout) -> None:
 
 
 def user_cancels(slurm: Slurm, checkout: Checkout) -> None:
-    slurm.ask("scancel", "--user=root")
+    slurm.order("scancel", "--user=root")
 
 
 def limit_is_reached(slurm: Slurm, checkout: Checkout) -> None:
-    """The job hangs until its limit, cut to now, ends it; Slurm looks for such jobs every 30 s."""
+    """The job hangs until its limit ends it; Slurm looks for such jobs every 30 s. It refuses a limit that is in the
+    past when it arrives, which "now" is where a second ends on its way."""
     worker(checkout).send_signal(signal.SIGSTOP)
-    for job in slurm.ask("squeue", "-h", "-o", "%A").split():
-        slurm.ask("scontrol", "update", f"jobid={job}", "endtime=now")
+    running = slurm.ask("squeue", "-h", "-t", "running", "-o", "%A").split()
+    assert running
+    for job in running:
+        slurm.order("scontrol", "update", f"jobid={job}", "endtime=now+5")
 
 
 INTERRUPTIONS = (node_dies, user_cancels, limit_is_reached)

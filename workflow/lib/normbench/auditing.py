@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import statistics
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,6 @@ from normbench.tuning import Bench
 from normbench.worker import Session
 
 ROUNDS = 15  # of our own before the other timers, and again after them; each sample is a graph of many launches
-SETTLE_S = 0.3  # of load before our own samples: the other timers work for so long that the clock yields to the power
 DO_BENCH_MS = 200  # of launches under do_bench: 1,000 samples and more of a study's point in 16 bits on an H200
 NVBENCH_S = 5.0  # of one state at most; it stops at a noise of 0.5 %
 AXIS = "entry"  # of our benchmark under NVBench
@@ -208,10 +206,6 @@ class Audit:
             return
         for replay in replays:
             with_stream(self.gpu, replay)
-        until = time.monotonic() + (0.0 if self.gpu.fake else SETTLE_S)
-        while time.monotonic() < until:
-            for replay in replays:
-                with_stream(self.gpu, replay)
         observer = Observer(None, self.clock)
         orders = [[*range(len(replays))] if number % 2 else [*range(len(replays))][::-1] for number in range(ROUNDS)]
         for one, found in zip(timed, self.gpu.time_rounds(replays, orders, observer), strict=True):

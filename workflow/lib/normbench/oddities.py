@@ -16,7 +16,7 @@ from normbench.points import ELEMENT_BYTES, Point, Semantics
 
 ROWS = (3, 4, 5, 6, 7)
 # one less and one more than blocks, vectors and warps like; then widths that vectors do like; then rows of many passes
-HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 1280, 4096, 16411, 16384, 65536)
+HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 4096, 5003, 16383, 16384, 65540)
 # a Triton kernel is compiled for each type, block and alignment, 0.7 s each: it gets so many shapes a (op, dtype)
 JIT_SHAPES = 5
 
