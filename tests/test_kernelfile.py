@@ -259,6 +259,14 @@ def test_a_header_it_includes_changes_the_kernel(tmp_path: Path) -> None:
     assert kernelfile.included(path) == [common / "a.cuh", common / "b.cuh"]
 
 
+def test_a_launch_without_blocks_is_left_out(tmp_path: Path) -> None:
+    second = '[[launches]]\nname = "sums"\ngrid = "0 if hidden < 100 else 7"\nblock = "32"\n'
+    kernel = kernelfile.load(written(tmp_path, HEADER + second))
+
+    assert [launch.name for launch in kernel.wanted(names(hidden=64))] == [kernel.launches[0].name]
+    assert [launch.name for launch in kernel.wanted(names(hidden=128))] == [kernel.launches[0].name, "sums"]
+
+
 def test_two_kernels_may_not_share_a_stem(tmp_path: Path) -> None:
     written(tmp_path / "forward")
     written(tmp_path / "other")

@@ -54,7 +54,8 @@
 // barrier says that they have come. So `depth - 2` rows a warp or block are on their way while two are being used.
 // A row is walked over twice, each time from the ring: for the row's two sums and the column sums, and for dx. Between the two
 // lies the first walk over the next row, so that what the second walk waits for was handed out a row before: one
-// barrier a row, at which nobody has shuffles to wait for, and none where a warp has the row.
+// barrier a row, at which nobody has shuffles to wait for. Where a warp has the row there is none, and what the first walk made
+// of up to 16 elements a lane is kept for the second.
 // At its end a block writes its slice of partial sums; the second kernel adds up the slices of 32 columns a block.
 // Statistics: saved ones, asked for a row ahead; or made anew (common/statistics.cuh), for which the threads meet once more.
 // Numerics: fp32; xhat from the centred value; sums in chains of at most 32 a thread, then a tree; one rounding of dx, after a
