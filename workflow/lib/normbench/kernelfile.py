@@ -166,7 +166,6 @@ class Kernel:
     summary: str
     ops: tuple[str, ...]
     dtypes: tuple[str, ...]
-    layouts: tuple[str, ...]
     axes: dict[str, tuple[int, ...] | str]
     where: tuple[str, ...]
     skip: tuple[Skip, ...]
@@ -174,6 +173,7 @@ class Kernel:
     launches: tuple[Launch, ...]
     card: str
     sha: str
+    layouts: tuple[str, ...] = LAYOUTS[:1]
 
     def serves(self, point: Point) -> bool:
         """Whether its header names the op, the type and the layout of the work."""
