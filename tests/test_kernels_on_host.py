@@ -94,8 +94,10 @@ class Job:
 
 
 def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
-    """Every shape in every type, with up to three variants each, drawn the same way every time; the scale-only norms are
-    tried by test_scale_on_host.py."""
+    """Every shape in every type, with up to three variants each, drawn the same way every time.
+
+    The scale-only norms are tried by test_scale_on_host.py.
+    """
     draw = random.Random(kernel.stem)
     found = []
     for op in (op for op in kernel.ops if not ops.OPS[op].scale):
