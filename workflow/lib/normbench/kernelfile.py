@@ -177,7 +177,6 @@ class Kernel:
     summary: str
     ops: tuple[str, ...]
     dtypes: tuple[str, ...]
-    layouts: tuple[str, ...]
     axes: dict[str, tuple[int, ...] | str]
     where: tuple[str, ...]
     skip: tuple[Skip, ...]
@@ -189,6 +188,7 @@ class Kernel:
     zeroed: tuple[str, ...] = ()
     profiled: tuple[str, ...] = ()
     regimes: tuple[str, ...] = schema.USUAL_REGIMES
+    layouts: tuple[str, ...] = LAYOUTS[:1]
 
     def launched(self, names: Names) -> list[Launch]:
         """The launches that a variant makes; ``names`` hold its axes."""
