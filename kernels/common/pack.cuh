@@ -25,6 +25,7 @@ struct Bits<16> {
 // N elements of type T at an address that is a multiple of their bytes.
 template <typename T, int N>
 struct Pack {
+    static constexpr int COUNT = N;
     static constexpr int BYTES = N * static_cast<int>(sizeof(T));
     using Word = typename Bits<BYTES>::Type;
 

@@ -17,32 +17,54 @@ struct Running {
     float sum = 0.0f;  // of x - pivot
     float m2 = 0.0f;   // about the mean of its elements; RMSNorm: the sum of squares
 
-    // The next `many` of `values`, at least one.
-    template <int N>
-    __device__ __forceinline__ void take(const float (&values)[N], int many = N) {
-        if constexpr (NORM == RMSNORM) {
-            float squares = 0.0f;
+    // MANY vectors more.
+    template <typename Values, int MANY>
+    __device__ __forceinline__ void take(const Values (&vectors)[MANY]) {
+        float first[Values::COUNT], squares = 0.0f, s = 0.0f, q = 0.0f;
+        vectors[0].unpack(first);
 #pragma unroll
-            for (int j = 0; j < N; ++j) squares = j < many ? fmaf(values[j], values[j], squares) : squares;
-            m2 += squares;
-        } else {
-            const float first = values[0];
-            float s = 0.0f, q = 0.0f;
+        for (int k = 0; k < MANY; ++k) {
+            float values[Values::COUNT];
+            vectors[k].unpack(values);
 #pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float d = j < many ? values[j] - first : 0.0f;
-                s += d;
-                q = fmaf(d, d, q);
+            for (int j = 0; j < Values::COUNT; ++j) {
+                if constexpr (NORM == RMSNORM) {
+                    squares = fmaf(values[j], values[j], squares);
+                } else {
+                    const float d = values[j] - first[0];
+                    s += d;
+                    q = fmaf(d, d, q);
+                }
             }
-            const float m = static_cast<float>(many);
-            if (count == 0.0f) pivot = first;
-            const float moved = fmaf(m, first - pivot, s);
-            const float apart = __fdividef(moved, m) - (count > 0.0f ? __fdividef(sum, count) : 0.0f);
-            const float weight = __fdividef(count * m, count + m);
-            m2 += fmaf(apart * apart, weight, fmaf(-s, __fdividef(s, m), q));
-            sum += moved;
-            count += m;
         }
+        if constexpr (NORM == RMSNORM) m2 += squares;
+        else join(static_cast<float>(MANY * Values::COUNT), first[0], s, q);
+    }
+
+    // The same where some of them may not be there.
+    template <typename Values, int MANY, typename Present>
+    __device__ __forceinline__ void take(const Values (&vectors)[MANY], const Present& present) {
+        if (present(MANY - 1)) {  // they are there in their order
+            take(vectors);
+            return;
+        }
+#pragma unroll
+        for (int k = 0; k < MANY - 1; ++k) {
+            if (!present(k)) return;
+            const Values one[1] = {vectors[k]};
+            take(one);
+        }
+    }
+
+    // m elements with sum s and squares q of their differences from `first`, which is one of them.
+    __device__ __forceinline__ void join(float m, float first, float s, float q) {
+        if (count == 0.0f) pivot = first;
+        const float moved = fmaf(m, first - pivot, s);
+        const float apart = __fdividef(moved, m) - (count > 0.0f ? __fdividef(sum, count) : 0.0f);
+        const float weight = __fdividef(count * m, count + m);
+        m2 += fmaf(apart * apart, weight, fmaf(-s, __fdividef(s, m), q));
+        sum += moved;
+        count += m;
     }
 
     // The same as sums about another pivot.

@@ -11,22 +11,24 @@
 //     "vecs * 8192 + pinned * 16384 + 4624 <= (232448 if arch in (90, 100, 103, 110) else 166912 if arch in (80, 87) else 101376)",
 //     # the registers hold a row; not twice as many of them as it needs
 //     "sm_count * vecs * 8192 >= hidden * x_bytes",
-//     "vecs == 4 or sm_count * vecs * 4096 < hidden * x_bytes * min(rows, sm_count)",
-//     "not pinned or rows > 1",
+//     "vecs == 8 or x_bytes == 4",
+//     "vecs == 8 or sm_count * vecs * 4096 < hidden * x_bytes * min(rows, sm_count)",
+//     "pinned or not keep",
+//     "pinned or NORM == 0 or vecs == 8",
 // ]
 // skip = [
 //     {when = "arch < 80", reason = "needs asynchronous copies (sm_80 on)"},
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; wide_split takes others"},
 //     {when = "aligned < 16 or hidden * x_bytes % 16", reason = "rows must begin and end on 16-byte boundaries; wide_split takes others"},
 //     {when = "sm_count > 256", reason = "256 blocks hand each other what they find, at most"},
-//     {when = "hidden * x_bytes > sm_count * 131072 // (1 if arch in (80, 87, 90, 100, 103, 110) else 2)", reason = "a row does not fit the chip; wide_split reads it twice"},
+//     {when = "hidden * x_bytes > sm_count * (131072 if x_bytes == 4 and arch in (80, 87, 90, 100, 103, 110) else 65536)", reason = "a row does not fit the chip; wide_split reads it twice"},
 //     {when = "hidden * x_bytes < 32768", reason = "a row shorter than 32 KB leaves most of a block without work; cta_row keeps it in one"},
 // ]
 // zeroed = ["mail", "turns"]
 //
 // [axes]
 // block = [512]
-// vecs = [4, 8, 16]  # 16-byte vectors of the row in a thread's registers
+// vecs = [8, 16]     # 16-byte vectors of the row in a thread's registers
 // pinned = [0, 5]    # of them, those whose gamma and beta stay in shared memory
 // keep = [0, 1]      # whether L2 is asked to keep gamma and beta and to let x and y pass
 //
@@ -55,7 +57,7 @@
 // Statistics: in shared parts of 32 elements, merged by weight (common/parts.cuh); the mean in two floats. Numerics: fp32; eps
 // inside the root; one rounding at the end. The order, and so the last bit, follows the number of multiprocessors.
 // Boundaries: rows of whole 16-byte vectors, aligned so. Saved tensors: mean and rstd in fp32 where their pointers are given.
-// Known limits: 128 KB of a row a multiprocessor (16.8 MB on 132 of them, and (1, 2^24) fp32 is refused). Rows of a team that is
+// Known limits: 128 KB of a row a multiprocessor, 64 KB in 16 bits (4.3 million elements on 132 of them; (1, 2^24) is refused). Rows of a team that is
 // alone wait for the meeting with their stores; only the loads of the next row fill that time.
 
 #include "common/async_ptx.cuh"
@@ -118,7 +120,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     using Values = Pack<T, 16 / static_cast<int>(sizeof(T))>;
     constexpr int N = 16 / static_cast<int>(sizeof(T));
     constexpr int TAKE = 32 / N;  // vectors whose elements are added up together
-    static_assert(VECS * N <= 128 && VECS % TAKE == 0 || VECS < TAKE, "statistics take whole groups");
+    static_assert(VECS % TAKE == 0, "statistics take whole groups");
     static_assert(sizeof(Desk) == 4624, "the header asks for it");
     Desk* const desk = reinterpret_cast<Desk*>(launch_memory());
     uint4* const ring = reinterpret_cast<uint4*>(desk + 1) + threadIdx.x;  // [VECS][THREADS]
@@ -172,21 +174,16 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         Running<NORM> running;
 #pragma unroll
         for (int start = 0; start < VECS; start += TAKE) {
-            float values[TAKE * N];
-            int many = 0;
+            Values some[TAKE];
 #pragma unroll
-            for (int k = 0; k < TAKE && start + k < VECS; ++k) {
-                held[start + k].word = has(start + k) ? ring[(start + k) * THREADS] : make_uint4(0u, 0u, 0u, 0u);
-                many += has(start + k) ? N : 0;
-                float some[N];
-                held[start + k].unpack(some);
-#pragma unroll
-                for (int j = 0; j < N; ++j) values[k * N + j] = some[j];
+            for (int k = 0; k < TAKE; ++k) {
+                if (has(start + k)) some[k].word = ring[(start + k) * THREADS];
+                held[start + k] = some[k];
             }
-            if (many > 0) running.take(values, many);
+            running.take(some, [&](int k) { return has(start + k); });
             // its values have been used, so the place is free
 #pragma unroll
-            for (int k = 0; k < TAKE && start + k < VECS; ++k) request(row + teams, start + k);
+            for (int k = 0; k < TAKE; ++k) request(row + teams, start + k);
         }
         copy_commit();
 

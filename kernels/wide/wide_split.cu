@@ -58,7 +58,7 @@ __device__ __forceinline__ int sharing(int splits, int hidden) {
 }
 
 template <typename T, int NORM, int N>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(512, 2)
 split_parts(const T* __restrict__ x, float4* __restrict__ parts, int asked, int hidden, long long x_stride) {
     constexpr int MANY = N == 8 ? 4 : 8;  // vectors of a thread in flight, of 32 elements at most
     using Values = Pack<T, N>;
@@ -73,31 +73,20 @@ split_parts(const T* __restrict__ x, float4* __restrict__ parts, int asked, int 
     Running<NORM> running;
 #pragma unroll 1
     for (int at = start + threadIdx.x; at < end; at += MANY * threads) {
+        const auto present = [&](int k) { return at + k * threads < end; };
         Values held[MANY];
-        float values[MANY * N];
-        int many = 0;
 #pragma unroll
         for (int k = 0; k < MANY; ++k) {
-            if (at + k * threads < end) held[k] = Values::once(from + static_cast<long long>(at + k * threads) * N);
+            if (present(k)) held[k] = Values::once(from + static_cast<long long>(at + k * threads) * N);
         }
-#pragma unroll
-        for (int k = 0; k < MANY; ++k) {
-            float some[N];
-            if (at + k * threads < end) {
-                held[k].unpack(some);
-                many += N;
-            }
-#pragma unroll
-            for (int j = 0; j < N; ++j) values[k * N + j] = some[j];
-        }
-        running.take(values, many);
+        running.take(held, present);
     }
     const Part part = of_block<NORM>(running.of_warp(), scratch);
     if (threadIdx.x == 0) parts[blockIdx.x] = word_of(part);
 }
 
 template <typename T, typename W, int NORM, int N, int TILES, int ROWS>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(512, 2)
 split_apply(const T* __restrict__ x, const W* __restrict__ gamma, const W* __restrict__ beta, T* __restrict__ y,
             float* __restrict__ mean, float* __restrict__ rstd, const float4* __restrict__ parts, int asked, long long rows,
             int hidden, long long x_stride, long long y_stride, float eps) {
