@@ -3,6 +3,7 @@
 // ops = ["layernorm", "rmsnorm"]
 // dtypes = ["fp32", "fp16", "bf16"]
 // regimes = ["wide"]
+// profiled = ["tiles"]
 // where = [
 //     "each in (1, 16 // x_bytes)",
 //     "each == (16 // x_bytes if aligned >= 16 and hidden * x_bytes % 16 == 0 else 1)",

@@ -3,6 +3,7 @@
 // ops = ["layernorm", "rmsnorm"]
 // dtypes = ["fp32", "fp16", "bf16"]
 // regimes = ["wide"]
+// profiled = ["tiles"]
 // where = [
 //     "w_bytes == x_bytes",
 //     "aligned >= 4 * x_bytes",

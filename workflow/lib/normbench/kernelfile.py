@@ -161,6 +161,7 @@ class Kernel:
     """One contender of ours. ``card`` is the prose under the header; ``sha`` covers the file and what it includes.
 
     zeroed: scratch that holds zeros before the first launch; the rest holds anything.
+    profiled: axes of which ``profile`` looks at every value, each with the fastest variant that has it.
     regimes: those of a study that it is measured in; by hand it may be asked for any work.
     """
 
@@ -178,6 +179,7 @@ class Kernel:
     card: str
     sha: str
     zeroed: tuple[str, ...] = ()
+    profiled: tuple[str, ...] = ()
     regimes: tuple[str, ...] = schema.USUAL_REGIMES
 
     def launched(self, names: Names) -> list[Launch]:
@@ -326,7 +328,7 @@ def _file_line(message: str, first: int) -> str:
     return re.sub(r"line (\d+)", lambda match: f"line {int(match[1]) + first - 1}", message)
 
 
-_KEYS = {"summary", "ops", "dtypes", "regimes", "where", "skip", "axes", "scratch", "zeroed", "launches"}
+_KEYS = {"summary", "ops", "dtypes", "regimes", "where", "skip", "axes", "scratch", "zeroed", "profiled", "launches"}
 _LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative", "when"}
 
 
@@ -354,7 +356,8 @@ def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
         launches=launches,
         card=card,
         sha=_sha(path, text),
-        zeroed=_zeroed(path, values),
+        zeroed=_named(path, values, "zeroed", "scratch"),
+        profiled=_named(path, values, "profiled", "axes"),
         regimes=_regimes(path, values.get("regimes", schema.USUAL_REGIMES)),
     )
     _check_expressions(kernel)
@@ -367,11 +370,12 @@ def _known(path: Path, values: Names, known: set[str], where: str) -> None:
             raise KernelError(f"{path}: unknown key {where}{key!r}; known: {', '.join(sorted(known))}")
 
 
-def _zeroed(path: Path, values: dict[str, Any]) -> tuple[str, ...]:
-    for name in values.get("zeroed", ()):
-        if name not in values.get("scratch", {}):
-            raise KernelError(f"{path}: zeroed names {name!r}, which is no scratch")
-    return tuple(values.get("zeroed", ()))
+def _named(path: Path, values: dict[str, Any], key: str, table: str) -> tuple[str, ...]:
+    """Names in the list ``key``, which must be keys of ``table``."""
+    for name in values.get(key, ()):
+        if name not in values.get(table, {}):
+            raise KernelError(f"{path}: {key} names {name!r}, which is not in {table}")
+    return tuple(values.get(key, ()))
 
 
 def _regimes(path: Path, names: Iterable[str]) -> tuple[str, ...]:

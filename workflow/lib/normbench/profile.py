@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from normbench import compile, harness, kernelfile, nvrtc, ops, profiler, sass, schema, showdown, tools
+import polars as pl
+
+from normbench import compile, harness, kernelfile, nvrtc, ops, profiler, sass, schema, showdown, tools, wide
 from normbench.harness import Measurement
 from normbench.kernelfile import Kernel, Variant
 from normbench.points import Point, canonical_json
@@ -37,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
     kernel = kernelfile.load(args.kernel)
     measurement = Measurement(args, "profile", f"profile-{kernel.stem}")
     point = representative(measurement.points, kernel, args.dtype, args.hidden)
-    rows = [] if point is None else [_row(measurement, kernel, point, args.cases)]
+    rows = [] if point is None else _rows(measurement, kernel, point, args.cases)
     harness.write(rows, schema.PROFILE, args.out)
     return 0
 
@@ -55,26 +57,42 @@ def representative(points: Sequence[Point], kernel: Kernel, dtype: str, hidden: 
         key=lambda point: (
             kernel.ops.index(point.op),
             point.dtype != dtype,
-            abs(math.log(point.hidden / hidden)),
-            point.hidden,
+            # of the wide regime the first shape of the study
+            (0.0, 0) if point.regime == wide.REGIME else (abs(math.log(point.hidden / hidden)), point.hidden),
         ),
         default=None,
     )
 
 
-def _row(measurement: Measurement, kernel: Kernel, point: Point, cases: Path) -> Row:
+def looked_at(kernel: Kernel, point: Point, cases: Path) -> list[Variant]:
+    """The winner at the point, and of each value of a profiled axis the fastest variant that has it."""
+    winner = showdown.winners([cases]).get((point.key, kernel.stem))
+    if winner is None:
+        return []
+    timed = schema.read(cases, schema.CASES).filter(pl.col("status") == "ok", pl.col("point") == point.key)
+    variants = [json.loads(text) for text in timed.sort("time_us_p50")["variant"]]
+    found = [json.loads(winner[1])]
+    for axis in kernel.profiled:
+        fastest: dict[int, Variant] = {found[0][axis]: found[0]}
+        for variant in variants:
+            fastest.setdefault(variant[axis], variant)
+        found += [variant for variant in fastest.values() if variant not in found]
+    return found
+
+
+def _rows(measurement: Measurement, kernel: Kernel, point: Point, cases: Path) -> list[Row]:
     task = measurement.task()
     row = point.identity() | {"device": task["device"], "run": "local", "contender": kernel.stem, "lang": kernel.lang}
     row |= {"sources": task["sources"], "measured_at": utc_now(), "bytes": ops.compulsory_bytes(point)}
-    winner = showdown.winners([cases]).get((point.key, kernel.stem))
-    if winner is None:
+    variants = looked_at(kernel, point, cases)
+    if not variants:
         reason = f"{kernel.stem} has no variant with a time at this point; its tuning says why"
-        return row | {"status": "skipped", "reason": reason}
-    variant: Variant = json.loads(winner[1])
+        return [row | {"status": "skipped", "reason": reason}]
     arch, sm_count = compile.architecture(str(measurement.machine["arch"])), int(measurement.machine["sm_count"])
     with harness.gpu_lock(measurement.gpu.uuid):
-        found = profile(kernel, point, variant, (arch, sm_count), worker_environment(task))
-    return row | {"variant": canonical_json(variant)} | found
+        environment = worker_environment(task)
+        found = [profile(kernel, point, variant, (arch, sm_count), environment) for variant in variants]
+    return [row | {"variant": canonical_json(variant)} | one for variant, one in zip(variants, found, strict=True)]
 
 
 def profile(

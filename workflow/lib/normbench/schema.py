@@ -324,7 +324,8 @@ SANITIZE = Table(
 )
 PROFILE = Table(
     "profile",
-    "One launch of each kernel's winner under Nsight Compute, clocks as they are and buffers rotated as in the study.",
+    "One launch of each kernel's winner under Nsight Compute, clocks as they are and buffers rotated as in the study; "
+    "of some kernels also the fastest variant of each value of an axis.",
     (
         *IDENTITY,
         VARIANT,
@@ -346,7 +347,7 @@ PROFILE = Table(
         _c("version", pl.String, "", "version of ncu"),
         *MADE,
     ),
-    ("device", "run", "point", "contender"),
+    ("device", "run", "point", "contender", "variant"),
     asked=True,
 )
 TABLES = {table.name: table for table in (CASES, SHOWDOWN, CHECKS, CEILINGS, RESOURCES, AUDIT, SANITIZE, PROFILE)}
