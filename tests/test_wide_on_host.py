@@ -62,7 +62,7 @@ def job_of(kernel: Kernel, point: Point, kind: str, draw: random.Random, seen: s
     if not variants:
         return None
     variant = max(draw.sample(variants, len(variants)), key=lambda one: len(one.items() - seen))
-    seen |= variant.items()
+    seen.update(variant.items())
     return Job(point, kind, names | variant, variant)
 
 
@@ -101,7 +101,7 @@ def build(kernel: Kernel, jobs: list[Job], folder: Path) -> tuple[ctypes.CDLL, l
 
 
 def run(kernel: Kernel, built: tuple[ctypes.CDLL, list[str]], job: Job, repeats: int = 1) -> Tensors:
-    """The tensors of a job after its launches. Blocks that stay, of a cooperative launch, run side by side."""
+    """The tensors of a job after its launches, each with another x. Blocks that stay run side by side."""
     import torch
 
     library, symbols = built
@@ -114,8 +114,10 @@ def run(kernel: Kernel, built: tuple[ctypes.CDLL, list[str]], job: Job, repeats:
     point = job.point
     scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
     scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden, "sm_count": SM_COUNT}
-    for _ in range(repeats):
+    for again in range(repeats):
         tensors.poison()
+        if again:
+            tensors.inputs["x"].neg_()  # type: ignore[union-attr]
         for launch in kernel.launched(job.names):
             grid, block, smem = (
                 int(kernelfile.evaluate(text, job.names)) for text in (launch.grid[0], launch.block[0], launch.smem)
@@ -131,10 +133,14 @@ def torch_order_jobs(kernel: Kernel, count: int) -> list[Job]:
     found: list[Job] = []
     seen: set[tuple[str, int]] = set()
     while len(found) < count:
-        hidden = 4 * draw.choice(
-            [1, 2, 31, 32, 33, 127, 128, 129, 500, draw.randint(1, 3000), draw.randint(2048, 5200)]
+        many = len(found) < 4  # more rows than a block writes at a time, of the fewest elements that blocks share
+        hidden = (
+            8192 + 64 * len(found)
+            if many
+            else 4
+            * draw.choice([1, 2, 31, 32, 33, 127, 128, 129, 500, draw.randint(1, 3000), draw.randint(2048, 5200)])
         )
-        rows = draw.choice([1, 2, 3, 9]) if hidden > 4000 else draw.choice([1, 3, 7, 70])
+        rows = 9 if many else draw.choice([1, 2, 3] if hidden > 4000 else [1, 3, 7, 70])
         semantics = Semantics(
             stats=True,
             eps=draw.choice([1e-5, 1e-3, 0.0]),
@@ -240,13 +246,18 @@ def inaccurate(job: Job, tensors: Tensors) -> str | None:
     return None
 
 
-ACCURATE = ("wide_split", "wide_onepass")
+def meeting_job(kernel: Kernel, rows: int) -> Job:
+    """A row a turn for all blocks."""
+    point = Point("layernorm", "fp32", rows, 20480, "wide", Semantics(stats=True))
+    job = job_of(kernel, point, "normal", random.Random(0), set())
+    assert job is not None
+    return job
 
 
-@pytest.mark.parametrize("stem", ACCURATE)
-def test_wide_rows_of_odd_shapes_are_inaccurate(stem: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stem", "count"), [("wide_split", 24), ("wide_onepass", 10)])
+def test_wide_rows_of_odd_shapes_are_inaccurate(stem: str, count: int, tmp_path: Path) -> None:
     kernel = kernel_of(stem)
-    jobs = accurate_jobs(kernel, 24)
+    jobs = accurate_jobs(kernel, count)
     used = {(name, value) for job in jobs for name, value in job.variant.items()}
     assert used >= {(name, value) for name, axis in kernel.axes.items() for value in axis}, "an axis is not tried"
     built = build(kernel, jobs, tmp_path)
@@ -260,9 +271,9 @@ PLANTED = [
     (
         "wide_torch_order",
         "common/torch_order.cuh",
-        "Chain other{0.0f,",
-        "Chain other{merged.mean,",
-        "a mean not handed on",
+        "merged = merged.with(other);",
+        "merged = other.with(merged);",
+        "lanes merged the other way round",
     ),
     (
         "wide_torch_order",
@@ -286,7 +297,7 @@ PLANTED = [
         "read before it is there",
     ),
     ("wide_onepass", "wide/wide_onepass.cu", "        copy_wait<0>();\n", "", "a row taken over before it is there"),
-    ("wide_onepass", "wide/wide_onepass.cu", "(turn % 2 * 3 + word)", "word", "one place for the words of two turns"),
+    ("wide_onepass", "wide/wide_onepass.cu", "        ++turn;\n", "", "every row is turn 0"),
     (
         "wide_onepass",
         "wide/wide_onepass.cu",
@@ -309,8 +320,13 @@ def test_a_planted_fault_is_not_seen(stem: str, file: str, right: str, wrong: st
     path.write_text(text.replace(right, wrong))
     kernel = kernel_of(stem, tmp_path)
     bits = stem == "wide_torch_order"
-    jobs = [job for job in (torch_order_jobs if bits else accurate_jobs)(kernel, 60) if job.point.dtype == "fp32"]
-    jobs = [job for job in jobs if job.point.op == "layernorm"][:14]
+    if kernel.zeroed:
+        # two turns leave words that the first of the next launch could take for its own
+        jobs = [meeting_job(kernel, 2), meeting_job(kernel, 5)]
+    else:
+        drawn = torch_order_jobs(kernel, 60) if bits else accurate_jobs(kernel, 60)
+        fitting = (job for job in drawn if (job.point.op, job.point.dtype) == ("layernorm", "fp32"))
+        jobs = [job for job in fitting if job.point.rows * job.point.hidden < 100_000][:12]
     built = build(kernel, jobs, tmp_path)
 
     def seen(job: Job) -> bool:
