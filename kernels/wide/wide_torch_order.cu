@@ -12,6 +12,7 @@
 //     "each == (8 if x_bytes == 2 and hidden % 8 == 0 and aligned >= 16 else 4) or fused",
 //     "tiles or rows_each == 1",
 //     "rows_each == 1 or rows_each < 2 * rows",
+//     "stages < 32 or arch != 75",
 //     # a block a row pays where rows are many or short; it has nothing to choose
 //     "not fused or (stages, tiles, rows_each, each, block) == (8, 0, 1, 4, 256)",
 //     "not fused or rows >= 64 or hidden <= 32768",
