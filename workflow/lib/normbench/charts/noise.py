@@ -46,7 +46,10 @@ def chart(frame: pl.DataFrame) -> kit.Drawing:
         frame=frame,
     )
     regimes = alt.Shape(
-        "regime:N", scale=alt.Scale(domain=["stream", "l2", "latency"], range=["circle", "square", "triangle-up"])
+        "regime:N",
+        scale=alt.Scale(
+            domain=["stream", "l2", "latency", "wide"], range=["circle", "square", "triangle-up", "diamond"]
+        ),
     )
     points = base.mark_point(filled=True, size=kit.MARK_SIZE).encode(
         y=y, color=kit.colour(kit.contenders(frame)), shape=regimes, opacity=kit.faded(selection), tooltip=tooltip
