@@ -212,10 +212,13 @@ def accurate_jobs(kernel: Kernel, count: int) -> list[Job]:
     draw = random.Random(kernel.stem)
     found: list[Job] = []
     seen: set[tuple[str, int]] = set()
+    first = [(1, 262144), (9, 8192), (9, 40960)]  # as many blocks a row, and rows a block, as there may be
     while len(found) < count:
         large = draw.choice([4096, 8 * draw.randint(512, 9000), 8 * draw.randint(512, 3000), 262144])
         hidden = draw.choice([1, 3, 64, 1023, 1024, draw.randint(1, 5000), large, large])
         rows = 1 if hidden > 2**17 else draw.choice([1, 2, 3, 9]) if hidden > 4096 else draw.choice([1, 3, 7, 17])
+        if first:
+            rows, hidden = first.pop()
         dtype = draw.choice(kernel.dtypes)
         semantics = Semantics(
             stats=True,
@@ -254,7 +257,7 @@ def meeting_job(kernel: Kernel, rows: int) -> Job:
     return job
 
 
-@pytest.mark.parametrize(("stem", "count"), [("wide_split", 24), ("wide_onepass", 10)])
+@pytest.mark.parametrize(("stem", "count"), [("wide_split", 14), ("wide_onepass", 10)])
 def test_wide_rows_of_odd_shapes_are_inaccurate(stem: str, count: int, tmp_path: Path) -> None:
     kernel = kernel_of(stem)
     jobs = accurate_jobs(kernel, count)

@@ -12,8 +12,9 @@
 //     "each == (8 if x_bytes == 2 and hidden % 8 == 0 and aligned >= 16 else 4) or fused",
 //     "tiles or rows_each == 1",
 //     "rows_each == 1 or rows_each < 2 * rows",
+//     "stages < 32 or arch != 75",
 //     # a block a row pays where rows are many or short; it has nothing to choose
-//     "not fused or (stages, tiles, rows_each, each, block) == (8, 0, 1, 4, 256)",
+//     "not fused or (stages, tiles, rows_each, each, block) == (16, 0, 1, 4, 256)",
 //     "not fused or rows >= 64 or hidden <= 32768",
 //     "fused or hidden >= 8192",
 // ]
@@ -27,9 +28,9 @@
 // [axes]
 // block = [256, 512]     # threads a block that writes
 // fused = [0, 1]         # a block a row, as torch has it, in place of chains spread over blocks
-// stages = [8, 16, 32]   # chunks of 16 elements a chain that are on their way to shared memory at a time
+// stages = [16, 32]      # chunks of 16 elements a chain that are on their way to shared memory at a time
 // tiles = [0, 1]         # blocks write a row after the other (0), or the same columns of all rows (1)
-// rows_each = [1, 4, 16] # rows for which a block that writes reads gamma and beta once
+// rows_each = [1, 16]    # rows for which a block that writes reads gamma and beta once
 // each = [4, 8]          # elements a thread writes at a time
 //
 // [scratch]

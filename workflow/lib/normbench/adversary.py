@@ -47,12 +47,8 @@ def _cases(task: dict[str, Any], contender: Contender) -> Iterator[Case]:
                 if not contender.jit or case.name in JIT_CASES:
                     yield case
             if wide.REGIME in contender.regimes and task.get("wide"):
-                yield from (case for case in wide.cases(op, dtype, task["wide"]) if _given(case, contender))
-
-
-def _given(case: Case, contender: Contender) -> bool:
-    """Of the wide cases a baseline gets those that ask for no statistics, which most of them hand out to nobody."""
-    return isinstance(contender, Ours) or not case.point.semantics.stats
+                saves = isinstance(contender, Ours)
+                yield from (case for case in wide.cases(op, dtype, task["wide"]) if wide.given(case, saves))
 
 
 class Attempt:

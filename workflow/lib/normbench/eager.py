@@ -17,6 +17,7 @@ from normbench.gpu import CudaGpu, Gpu
 from normbench.points import Point
 
 MOST = 300  # characters of a row
+NO_KERNEL = re.compile(r"Mem(cpy|set)|cu(da)?[A-Z]|Activity Buffer|Lazy |Command Buffer|Context Sync|Stream |Event ")
 
 
 @cache
@@ -48,13 +49,14 @@ def kernels(point: Point, inputs: dict[str, Any]) -> str | None:
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         found = torch_eager(point, inputs)
         torch.cuda.synchronize()
-    return names(event.name for event in profiled.events() or ()) if found else None
+    on_device = (event for event in profiled.events() or () if str(event.device_type).endswith("CUDA"))
+    return names(event.name for event in on_device) if found else None
 
 
 def names(events: Any) -> str | None:
     """One text of the events that are kernels, each with its template but without its arguments."""
-    found = (re.sub(r"^void ", "", name) for name in events if not name.startswith(("Memset", "Memcpy", "cuda", "cu")))
-    short = [re.sub(r"\([^()]*\)$", "", name) for name in found if "Synchronize" not in name and "Activity" not in name]
+    found = (re.sub(r"^void ", "", name) for name in events if not NO_KERNEL.match(name))
+    short = [re.sub(r"\([^()]*\)$", "", name) for name in found]
     return " + ".join(dict.fromkeys(short))[:MOST] or None
 
 

@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
     task = measurement.task()
     with harness.gpu_lock(measurement.gpu.uuid), progress("warm", len(jobs)) as tick:
         failures = _run(task, shares, tick)
-        eager = _eager(task, measurement.points) if jobs else {}
+        eager = {} if measurement.gpu.fake else _eager(task, measurement.points)
     _forget_choices(Path(task["environment"]["TORCHINDUCTOR_CACHE_DIR"]))
     with schema.atomic(args.out) as temporary:
         temporary.write_text(json.dumps({"jobs": len(jobs), "failures": failures, "eager": eager}, indent=1) + "\n")

@@ -63,6 +63,11 @@ def cases(op: str, dtype: str, asked: Mapping[str, Any]) -> Iterator[Case]:
     yield from _small(op, dtype, asked["small_shapes"])
 
 
+def given(case: Case, saves: bool) -> bool:
+    """Whether a contender is asked: a baseline, of which few save statistics for the caller, only where none are."""
+    return saves or not case.point.semantics.stats
+
+
 def _case(name: str, work: Point, distribution: str, affine: str = "random", **more: Any) -> Case:
     return Case(
         f"wide.{name}", work, x=_unused, plain=affine == "random", fill=partial(FILLS[distribution], work.dtype), **more
