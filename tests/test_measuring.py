@@ -528,7 +528,7 @@ def test_every_mix_has_a_roof_at_every_size_and_the_library_copy_beside_it(
 
     streams = {(mix, count * size) for mix, count in MIXES.items()} | {("torch_copy", 2 * size)}
     assert streams < found.keys()
-    assert {name for name, _ in found.keys() - streams} == {"l2_copy", "launch_floor", "fma_fp32"}
+    assert {name for name, _ in found.keys() - streams} == {"l2_copy", "launch_floor", "launch_floor_pdl", "fma_fp32"}
     assert all(found[key]["value"] == pytest.approx(ROOF_GBPS, rel=0.01) for key in streams)
     assert all(found[key]["unit"] == "GB/s" for key in streams)
     assert (found["launch_floor", 0]["unit"], found["fma_fp32", 0]["unit"]) == ("us", "TFLOP/s")
