@@ -393,7 +393,7 @@ def baseline(path: Path | str) -> External:
     found = External(path.stem, constant(text, "LANG", "library"), short_hash(text, 32), partial(_prepare_of, path))
     found.copies = constant(text, "CHECK", "norm") == "copy"
     found.jit = constant(text, "JIT", "")
-    found.gammas = set(constant(text, "GAMMA", "").split())
+    found.gammas = found.gammas if found.copies else set(constant(text, "GAMMA", "").split())
     return found
 
 
