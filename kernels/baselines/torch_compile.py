@@ -10,7 +10,8 @@ from normbench.contenders import Unsupported
 LANG = "torch"
 DISTRIBUTION = "torch"
 JIT = "rows"
-GAMMA = "offset"  # casts on the way are left out of what it compiles, so not llama
+# no llama: what it compiles leaves out casts on the way
+GAMMA = "offset"
 _compiled = {}
 
 
