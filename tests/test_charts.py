@@ -147,6 +147,16 @@ def test_a_card_of_unknown_l2_has_no_boundary(one: measured.Measured) -> None:
     assert not (bandwidth.prepare(unknown).frame["kind"] == bandwidth.BOUNDARY).any()
 
 
+def test_launches_that_overlap_have_a_floor_of_their_own(one: measured.Measured) -> None:
+    rows = one.showdown.filter((pl.col("contender") == "cta_row") & (pl.col("regime") == "latency")).head(1)
+    both = [rows.with_columns(variant=pl.lit(f'{{"block":256,"pdl":{pdl}}}')) for pdl in (0, 1)]
+    plain = one.ceilings.filter(pl.col("name") == "launch_floor")
+    own = plain.with_columns(name=pl.lit("launch_floor_pdl"), value=pl.lit(0.4))
+    for ceilings, floors in ((pl.concat([plain, own]), [1.1, 0.4]), (plain, [1.1, None])):
+        drawn = charts.latency.prepare(replace(one, showdown=pl.concat(both), ceilings=ceilings)).frame
+        assert drawn.sort("variant")["floor_us"].to_list() == floors
+
+
 def test_twins_are_the_noise_floor_and_not_a_line(one: measured.Measured) -> None:
     for module in charts.CHARTS:
         frame = module.prepare(one).frame

@@ -148,6 +148,7 @@ ABLE = HEADER.replace("{vec}>", "{vec}, {GAMMA}>")
         ("bf16", Semantics(cast="llama"), 1),
         ("bf16", Semantics(offset=1.0), 2),
         ("bf16", Semantics(cast="llama", offset=1.0), 3),
+        ("bf16", Semantics(cast="llama", offset=1.0, gamma=False), 1),
         ("fp32", Semantics(cast="llama"), 0),  # nothing to round
     ],
 )
@@ -162,16 +163,17 @@ def test_a_cast_order_or_an_offset_that_a_kernel_does_not_know_is_refused(
 
 
 def test_cast_orders_and_offsets_are_compiled_where_they_are_asked_for_and_differ(tmp_path: Path) -> None:
-    asked = kernelfile.gamma_flag("llama", 1.0)
+    asked = kernelfile.gammas_of("llama", 1.0)
 
     def compiled(header: str) -> set[tuple[str, str, int]]:
         kernel = kernelfile.load(written(tmp_path, header))
-        return {(one["op"], one["dtype"], one["GAMMA"]) for one in kernel.compilations([64], 90, (0, asked))}
+        return {(one["op"], one["dtype"], one["GAMMA"]) for one in kernel.compilations([64], 90, asked)}
 
     plain = {(op, dtype, 0) for op in ("layernorm", "rmsnorm") for dtype in ("fp32", "bf16")}
     assert compiled(HEADER) == plain
     assert compiled(ABLE) == plain | {("layernorm", "fp32", 2), ("layernorm", "bf16", 2)} | {
         ("rmsnorm", "fp32", 2),
+        ("rmsnorm", "bf16", 1),  # for work without gamma
         ("rmsnorm", "bf16", 3),
     }
 

@@ -28,10 +28,10 @@ from measuring_fixture import (
 )
 from normbench import ceilings, harness, inputs, ops, racing, schema, showdown
 from normbench.cli import UserError
-from normbench.contenders import FakeLaunch
+from normbench.contenders import FakeLaunch, baseline
 from normbench.gpu import DeviceLost, buffer_sets, launches_a_sample
 from normbench.journal import Journal
-from normbench.points import Point, canonical_json
+from normbench.points import Point, Semantics, canonical_json
 from normbench.roofs import tensor_sizes
 from normbench.streams import MIXES, Streams, expression, variants
 from normbench.supervise import Supervisor
@@ -519,6 +519,23 @@ def measured_roofs() -> Recorder:
     return work_off(task("ceilings", [WORK, point(rows=1, hidden=128, regime="latency")]))
 
 
+def test_baselines_that_know_no_cast_order_or_offset_refuse_it_but_the_copy() -> None:
+    folder = Path(__file__).parents[1] / "kernels" / "baselines"
+    gpu: Any = None
+    asked = {"llama": {"cast": "llama"}, "offset": {"offset": 1.0}, "": {}}
+    able = {
+        name: {
+            path.stem
+            for path in folder.glob("*.py")
+            if baseline(path).refusal(Point("rmsnorm", "bf16", 1, 64, semantics=Semantics(**changes)), gpu) is None
+        }
+        for name, changes in asked.items()
+    }
+    assert able["llama"] == {"copy", "liger"}
+    assert able["offset"] == {"copy", "liger", "quack", "torch_compile"}
+    assert able[""] == {path.stem for path in folder.glob("*.py")}
+
+
 def test_every_mix_has_a_roof_at_every_size_and_the_library_copy_beside_it(
     measured_roofs: Recorder, tmp_path: Path
 ) -> None:
@@ -528,7 +545,7 @@ def test_every_mix_has_a_roof_at_every_size_and_the_library_copy_beside_it(
 
     streams = {(mix, count * size) for mix, count in MIXES.items()} | {("torch_copy", 2 * size)}
     assert streams < found.keys()
-    assert {name for name, _ in found.keys() - streams} == {"l2_copy", "launch_floor", "fma_fp32"}
+    assert {name for name, _ in found.keys() - streams} == {"l2_copy", "launch_floor", "launch_floor_pdl", "fma_fp32"}
     assert all(found[key]["value"] == pytest.approx(ROOF_GBPS, rel=0.01) for key in streams)
     assert all(found[key]["unit"] == "GB/s" for key in streams)
     assert (found["launch_floor", 0]["unit"], found["fma_fp32", 0]["unit"]) == ("us", "TFLOP/s")

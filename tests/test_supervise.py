@@ -266,7 +266,7 @@ def test_ctrl_c_keeps_what_is_finished_and_leaves_no_worker(strange: Strange, tm
     journal = tmp_path / "journal.jsonl"
     task = strange.task(*((f"unit {index}", "works") for index in range(400)))
     running = subprocess.Popen(strange.supervisor(task, journal), stderr=subprocess.DEVNULL)
-    assert eventually(lambda: len(strange.noted("launch")) > 5)
+    assert eventually(lambda: journal.exists() and len(finished(journal)) > 3)
 
     running.send_signal(signal.SIGINT)
 

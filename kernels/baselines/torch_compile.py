@@ -12,7 +12,8 @@ LANG = "torch"
 DISTRIBUTION = "torch"
 REGIMES = "stream l2 latency wide"
 JIT = "rows"
-GAMMA = "offset"  # casts on the way are left out of what it compiles, so not llama
+# no llama: what it compiles leaves out casts on the way
+GAMMA = "offset"
 _compiled = {}
 
 

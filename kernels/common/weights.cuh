@@ -6,12 +6,9 @@
 // T: type of x. W: type of gamma and beta. GAMMA: bits of GAMMA_LLAMA and GAMMA_OFFSET.
 template <typename T, typename W, int GAMMA>
 struct Weights {
-    const W* gamma;  // null where absent, and beta too; no offset is added to an absent gamma, which is 1
+    const W* gamma;  // null where absent, and beta too; with GAMMA_OFFSET there is a gamma
     const W* beta;
     float offset;
-
-    __device__ __forceinline__ Weights(const W* gamma, const W* beta, float offset)
-        : gamma(gamma), beta(beta), offset(gamma != nullptr ? offset : 0.0f) {}
 
     // What gamma multiplies, of normalised values.
     template <int N>

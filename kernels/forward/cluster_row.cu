@@ -85,7 +85,7 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
         return Line<T>{x + at * x_stride, adds ? residual + at * x_stride : nullptr, y + at * y_stride,
                        adds ? sum + at * y_stride : nullptr};
     };
-    const Weights<T, W, GAMMA> weights(gamma, NORM == LAYERNORM ? beta : nullptr, offset);
+    const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     if constexpr (ODD) {
         const Line<T> line = line_of(row);
         if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::alike(weights)) {

@@ -156,7 +156,7 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
         else params.load(source + begin + p * pitch, left - p * pitch);
         return params;
     };
-    const Weights<T, W, GAMMA> weights(gamma, beta, offset);
+    const Weights<T, W, GAMMA> weights{gamma, beta, offset};
     each_slot([&](const Values& slot, int p) {
         float values[N], scale[N], shift[N];
         slot.unpack(values);

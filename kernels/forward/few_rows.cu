@@ -137,7 +137,7 @@ few_rows(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
     };
     const Moments moments = statistics<NORM>(team, each, count, held[0].first(), hidden, eps);
 
-    const Weights<T, W, GAMMA> weights(gamma, beta, offset);
+    const Weights<T, W, GAMMA> weights{gamma, beta, offset};
 #pragma unroll
     for (int p = 0; p < VECS; ++p) {
         float values[N], factors[N], shifts[N];

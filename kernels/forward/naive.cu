@@ -64,7 +64,7 @@ naive(const T* __restrict__ x, const T* __restrict__ residual, const W* __restri
     const Moments moments = NORM == LAYERNORM ? Moments::centred(pivot, sums[0], sums[1], inverse, eps)
                                               : Moments::without_mean<WITHOUT_MEAN>(sums[1], inverse, eps);
 
-    const Weights<T, W, GAMMA> weights(gamma, beta, offset);
+    const Weights<T, W, GAMMA> weights{gamma, beta, offset};
     for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
         const float entered = in[i];
         if constexpr (ADD != ADD_NONE) sum[row * y_stride + i] = Element<T>::narrow(entered);

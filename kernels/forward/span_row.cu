@@ -67,7 +67,7 @@ span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __res
     const bool adds = ADD != ADD_NONE;
     const Line<T> line{x + row * x_stride, adds ? residual + row * x_stride : nullptr, y + row * y_stride,
                        adds ? sum + row * y_stride : nullptr};
-    const Weights<T, W, GAMMA> weights(gamma, NORM == LAYERNORM ? beta : nullptr, offset);
+    const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     Moments moments[1];
     if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::alike(weights)) {
         moments[0] = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, team);

@@ -127,7 +127,7 @@ welford(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
         moments = Moments::uncentred(squares[0], inverse, eps);
     }
 
-    const Weights<T, W, GAMMA> weights(gamma, beta, offset);
+    const Weights<T, W, GAMMA> weights{gamma, beta, offset};
     for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
         const float entered = in[i];
         if constexpr (ADD != ADD_NONE) sum[row * y_stride + i] = Element<T>::narrow(entered);

@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     kernel = kernelfile.load(args.kernel)
     if kernel.lang != "cuda":
         raise kernelfile.KernelError(f"{args.kernel}: only CUDA kernels are compiled ahead; Triton compiles its own")
-    gammas = (0, kernelfile.gamma_flag(args.cast, args.offset))
+    gammas = kernelfile.gammas_of(args.cast, args.offset)
     error = compile_kernel(kernel, args.arch, blocks(args.block), args.out, gammas)
     print(f"{kernel.stem} sm_{args.arch}: {error or 'compiled'}")
     return 0

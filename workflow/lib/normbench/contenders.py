@@ -408,7 +408,7 @@ def baseline(path: Path | str) -> External:
     found.copies = constant(text, "CHECK", "norm") == "copy"
     found.jit = constant(text, "JIT", "")
     found.regimes = regimes(text)
-    found.gammas = set(constant(text, "GAMMA", "").split())
+    found.gammas = found.gammas if found.copies else set(constant(text, "GAMMA", "").split())
     return found
 
 

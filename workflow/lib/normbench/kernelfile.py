@@ -268,9 +268,10 @@ def gamma_flags(op: str, dtype: str, wanted: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(flag if casts else flag & ~LLAMA for flag in wanted))
 
 
-def gamma_flag(cast: str, offset: float) -> int:
-    """The value of GAMMA for a cast order and an offset."""
-    return LLAMA * (cast == "llama") | OFFSET * bool(offset)
+def gammas_of(cast: str, offset: float) -> tuple[int, ...]:
+    """Values of GAMMA that work with this cast order and offset has: the plain one, and without gamma no offset."""
+    llama = LLAMA * (cast == "llama")
+    return tuple(dict.fromkeys((0, llama, llama | OFFSET * bool(offset))))
 
 
 def compile_names(op: str, dtype: str, param_dtype: str, arch: int, add: int = 0, gamma: int = 0) -> dict[str, Any]:
@@ -297,7 +298,7 @@ def launch_names(point: Point, arch: int, sm_count: int, aligned: int) -> dict[s
     """
     wanted = ADD_FLAGS[ops.residual_mode(point)]
     add = min(wanted, max(add_flags(point.op, point.dtype)))
-    asked = gamma_flag(ops.cast_order(point), point.semantics.offset)
+    asked = gammas_of(ops.cast_order(point), point.semantics.offset if ops.has_gamma(point) else 0.0)[-1]
     (gamma,) = gamma_flags(point.op, point.dtype, (asked,))
     return compile_names(point.op, point.dtype, point.param_dtype, arch, add, gamma) | {
         "regime": point.regime,

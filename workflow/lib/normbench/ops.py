@@ -74,7 +74,7 @@ class Op:
     @property
     def casts(self) -> bool:
         """Whether its cast orders differ: RMSNorm's."""
-        return not self.subtract_mean and not self.backward
+        return "gamma" in self.inputs and not self.subtract_mean and not self.backward
 
     @property
     def backward(self) -> bool:

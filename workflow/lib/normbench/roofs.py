@@ -11,6 +11,7 @@ from typing import Any
 
 from normbench.gpu import Launch, buffer_sets, launches_a_sample
 from normbench.observe import Observer
+from normbench.overlap import FIRST_ARCH
 from normbench.points import Point, canonical_json
 from normbench.streams import MIXES, FakeStream, SmClock, Streams, Variant, copy_of, expression, variants
 from normbench.supervise import utc_now
@@ -60,6 +61,8 @@ class Roofs:
         l2_tensor = max(4096, self.gpu.l2_bytes // 16 // 4096 * 4096)
         self._unit("l2_copy", 2 * l2_tensor, "GB/s", partial(self._bandwidth, "copy", l2_tensor, regime="l2"))
         self._unit("launch_floor", 0, "us", self._floor)
+        if self.gpu.arch >= FIRST_ARCH:
+            self._unit("launch_floor_pdl", 0, "us", self._overlapping_floor)
         self._unit("fma_fp32", 0, "TFLOP/s", self._fma)
 
     def _unit(self, name: str, size_bytes: int, unit: str, measure: Measure) -> None:
@@ -127,6 +130,11 @@ class Roofs:
     def _floor(self, observer: Observer) -> tuple[float, None]:
         """Microseconds a launch of an empty kernel in a CUDA graph."""
         launch = self.streams.kernel("empty", 1, 32, 0)
+        return self._replayed([launch], FLOOR_LAUNCHES, FINAL_SAMPLES, observer), None
+
+    def _overlapping_floor(self, observer: Observer) -> tuple[float, None]:
+        """The same of one that lets the next begin early: the floor of a chain of such launches, an end to an end."""
+        launch = self.streams.kernel("empty_overlapping", 1, 32, 0, pdl=True)
         return self._replayed([launch], FLOOR_LAUNCHES, FINAL_SAMPLES, observer), None
 
     def _fma(self, observer: Observer) -> tuple[float, None]:

@@ -246,7 +246,7 @@ CEILINGS = Table(
             "name",
             pl.String,
             "",
-            "copy, read, write, read2_write1, read2_write2, l2_copy, launch_floor or fma_fp32",
+            "copy, read, write, read2_write1, read2_write2, l2_copy, launch_floor, launch_floor_pdl or fma_fp32",
             True,
         ),
         _c("size_bytes", pl.Int64, "B", "bytes moved a launch", True),

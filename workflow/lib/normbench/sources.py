@@ -26,6 +26,7 @@ MEASURING = (
     "timing.py",
     "streams.cu",
     "streams.py",
+    "overlap.py",
     "roofs.py",
     "ceilings.py",
     "trial.py",

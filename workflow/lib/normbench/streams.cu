@@ -1,5 +1,5 @@
 // Streams that set the measured roofs: read, write, copy, 2R1W, 2R2W, each over vector width, unroll, grid and cache
-// hints, and a copy that never touches registers (bulk copies through shared memory, sm_90 on). Plus an empty kernel, an
+// hints, and a copy that never touches registers (bulk copies through shared memory, sm_90 on). Plus empty kernels, an
 // fma chain, a clock probe and a launch that ends late.
 
 enum Mix { COPY = 0, READ = 1, WRITE = 2, READ2_WRITE1 = 3, READ2_WRITE2 = 4 };
@@ -103,6 +103,14 @@ __global__ void bulk_copy(const char* a, const char*, char* c, char*, long long 
 #endif
 
 __global__ void empty() {}
+
+// The same where launches overlap: it lets the next one begin and waits for the end of the one before.
+__global__ void empty_overlapping() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // Lets the next launch begin at once and ends late: when each of its threads has waited `ns` it writes n values to where the
 // next one reads, and NaN to the m elements that it writes, all as 16-bit words.

@@ -61,7 +61,7 @@ class Streams:
 
     def __init__(self, gpu: Gpu, expressions: Sequence[str] = ()) -> None:
         self.gpu = gpu
-        self.expressions = tuple(dict.fromkeys(("clock_probe", "empty", *expressions)))
+        self.expressions = tuple(dict.fromkeys(("clock_probe", "empty", "empty_overlapping", *expressions)))
 
     @cached_property
     def _module(self) -> Any:
@@ -71,8 +71,8 @@ class Streams:
         built = nvrtc.build(SOURCE, self.expressions, self.gpu.arch)
         return load_binary(built.binary, built.format, built.lowered)
 
-    def kernel(self, name: str, grid: int, block: int, smem: int, *arguments: Any) -> Launch:
-        """A launch of one kernel on torch's current stream."""
+    def kernel(self, name: str, grid: int, block: int, smem: int, *arguments: Any, pdl: bool = False) -> Launch:
+        """A launch of one kernel on torch's current stream. pdl: it may begin before the launch before it has ended."""
         if self.gpu.fake:
             return FakeStream(0.5)
         import torch
@@ -83,7 +83,7 @@ class Streams:
         handle = self._module.get_kernel(name)
         if smem > 48 << 10:
             allow_smem(handle, smem)
-        config = LaunchConfig(grid=grid, block=block, shmem_size=smem)
+        config = LaunchConfig(grid=grid, block=block, shmem_size=smem, programmatic_stream_serialization=pdl)
 
         def run() -> dict[str, Any]:
             launch(Stream.from_handle(torch.cuda.current_stream().cuda_stream), config, handle, *arguments)

@@ -69,7 +69,7 @@ def _semantics(study: config.Study, op: ops.Op) -> Semantics:
         eps=study.eps,
         residual=study.residual if op.adds and study.residual != "fp32" else None,
         cast=study.cast if op.casts else "torch",
-        offset=study.gamma_offset,
+        offset=study.gamma_offset if "gamma" in op.inputs else 0.0,
     )
 
 

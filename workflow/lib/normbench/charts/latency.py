@@ -13,7 +13,8 @@ NAME = "latency"
 TITLE = "Latency of few rows (µs a launch)"
 HELP = (
     "Lower is better. Launches in a CUDA graph, input and gamma warm in L2; the level line is an empty kernel timed "
-    "the same way. Only launches that overlap (pdl) can be below it: each begins while the one before it still runs."
+    "the same way. Only launches that overlap (pdl) can be below it, since each begins while the one before it still "
+    "runs; the floor of those is an empty kernel that overlaps too."
 )
 NOTHING = "Latency of few rows: the study has no latency points."
 
@@ -23,7 +24,11 @@ def prepare(measured: Measured) -> Drawable:
     raced = kit.raced(measured, "latency")
     chosen = drawable(raced, "time_us_p50", positive=True)
     drawn = kit.evident(chosen.frame, "time_us_p50", "launch_bound")
-    floor = pl.lit(measured.ceiling("launch_floor"), dtype=pl.Float64)
+    plain, overlapping = (
+        pl.lit(measured.ceiling(name), dtype=pl.Float64) for name in ("launch_floor", "launch_floor_pdl")
+    )
+    overlaps = pl.col("variant").str.contains('"pdl":1', literal=True).fill_null(False)
+    floor = pl.when(overlaps).then(overlapping).otherwise(plain)
     return Drawable(drawn.with_columns(floor_us=floor), chosen.omitted)
 
 
