@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import vl_convert
 
 import report_fixture as fixture
-from normbench import charts, document, measured, page, pictures
+from normbench import charts, contenders, document, kernelfile, measured, page, pictures
 from normbench.charts import (
     bandwidth,
     blockmap,
@@ -240,7 +241,25 @@ def test_every_kernel_of_the_repository_has_a_colour_of_its_own() -> None:
     root = Path(__file__).resolve().parents[1] / "kernels"
     stems = [path.stem for path in (*root.glob("forward/*.cu"), *root.glob("baselines/*.py"))]
     assert stems
-    assert set(stems) <= set(theme.KNOWN)
+    assert set(stems) <= {*theme.KNOWN, *theme.ALIKE}
+
+
+def test_contenders_of_one_colour_never_meet() -> None:
+    root = Path(__file__).resolve().parents[1] / "kernels"
+    paths = {path.stem: path for path in (*root.rglob("*.cu"), *root.glob("baselines/*.py"))}
+
+    def races(stem: str) -> set[tuple[str, str]]:
+        """(what is normalised, regime) of its races."""
+        if paths[stem].suffix == ".cu":
+            kernel = kernelfile.load(paths[stem])
+            return set(itertools.product(kernel.ops, kernel.regimes))
+        prepared = set(re.findall(r"^def (prepare\w*)", paths[stem].read_text(), re.MULTILINE))
+        return set(itertools.product(prepared, contenders.baseline(paths[stem]).regimes))
+
+    for one, other in theme.ALIKE.items():
+        assert races(one)
+        assert races(other)
+        assert not races(one) & races(other)
 
 
 def test_the_matrix_falls_back_to_the_contracts_of_the_race() -> None:

@@ -7,7 +7,7 @@
 //     "arch >= 90",
 //     "w_bytes == x_bytes",
 //     "block in (128, 256, 512)",
-//     "vecs == 4 or (ADD == 0 and (odd == 0 or (NORM > 1 and x_bytes == 4)))",
+//     "vecs == 4 or (ADD == 0 and ((odd == 0 and NORM < 3) or (NORM > 1 and x_bytes == 4)))",
 //     "pair == 0 or (vecs == 4 and ADD == 0 and x_bytes == 2 and odd == 0)",
 //     "block <= (256 if vecs == 8 or pair else 512)",
 //     "cluster < 16 or arch in (90, 100)",

@@ -34,6 +34,14 @@ KNOWN = {
     "torch_var_mean": "#9c246c",
     "torch_native_affine": "#6060cc",
 }
+# contenders that never meet in a race: of few rows or scale-only norms the one, of wide rows the other
+ALIKE = {
+    "few_rows": "wide_torch_order",
+    "channel_tile": "wide_onepass",
+    "short_row": "wide_split",
+    "torch_builtin": "torch_var_mean",
+    "torch_moved": "torch_native_affine",
+}
 POOL = ("#4800fc", "#d8189c", "#009cfc", "#9c246c", "#6060cc")  # for names that are not known; of the wide regime
 BACKWARD = "_bwd"  # ends the name of a kernel's backward, which takes the colour of the forward; they never race
 GOOD, BAD, NEUTRAL, DOUBTFUL = "#1f8f7a", "#d0493f", "#8a919b", "#d08a1d"
@@ -51,7 +59,7 @@ def colours(contenders: Iterable[str]) -> dict[str, str]:
         base = name.removesuffix(BACKWARD)
         start = int(hashlib.sha256(base.encode()).hexdigest(), 16) % len(POOL)
         turned = POOL[start:] + POOL[:start]
-        chosen[name] = KNOWN.get(base) or next((colour for colour in turned if colour not in taken), turned[0])
+        chosen[name] = KNOWN.get(ALIKE.get(base, base)) or next((colour for colour in turned if colour not in taken), turned[0])
         taken.add(chosen[name])
     return chosen
 
