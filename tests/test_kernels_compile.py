@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from filelock import FileLock
 
 from normbench import compile as verb
 from normbench import cubin, kernelfile, nvrtc, ptxas, schema
@@ -52,14 +54,18 @@ class Output:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Output]:
-    """All kernels for all architectures, two at a time (NVRTC releases the interpreter)."""
-    folder = tmp_path_factory.mktemp("build")
+    """All kernels for all architectures, two at a time (NVRTC releases the interpreter) and once for all processes."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    folder = tmp_path_factory.getbasetemp().parent / session if session else tmp_path_factory.mktemp("build")
 
     def one(job: tuple[kernelfile.Kernel, int]) -> tuple[tuple[str, int], Output]:
         kernel, arch = job
         out = folder / f"sm_{arch}" / kernel.stem
-        error = verb.compile_kernel(kernel, arch, BLOCKS, out)
-        return (kernel.stem, arch), read(out, error)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(out.with_suffix(".lock")):
+            if not out.with_suffix(".json").exists():
+                verb.compile_kernel(kernel, arch, BLOCKS, out)
+        return (kernel.stem, arch), read(out)
 
     # the long ones first, so that the two threads end together
     kernels = {kernel.stem: kernel for kernel in KERNELS}
@@ -71,11 +77,12 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], O
         return dict(pool.map(one, jobs))
 
 
-def read(out: Path, error: str | None = None) -> Output:
+def read(out: Path) -> Output:
+    facts = json.loads(out.with_suffix(".json").read_text())
     return Output(
-        error,
+        facts.get("error"),
         out.with_suffix(".cubin").read_bytes(),
-        json.loads(out.with_suffix(".json").read_text()),
+        facts,
         schema.read(out.with_suffix(".parquet"), schema.RESOURCES),
     )
 

@@ -59,7 +59,8 @@ def colours(contenders: Iterable[str]) -> dict[str, str]:
         base = name.removesuffix(BACKWARD)
         start = int(hashlib.sha256(base.encode()).hexdigest(), 16) % len(POOL)
         turned = POOL[start:] + POOL[:start]
-        chosen[name] = KNOWN.get(ALIKE.get(base, base)) or next((colour for colour in turned if colour not in taken), turned[0])
+        free = (colour for colour in turned if colour not in taken)
+        chosen[name] = KNOWN.get(ALIKE.get(base, base)) or next(free, turned[0])
         taken.add(chosen[name])
     return chosen
 
