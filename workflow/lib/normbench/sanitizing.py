@@ -129,7 +129,7 @@ class CudaBench:
 
         self.arch, self.sm_count = task["arch"], task["sm_count"]
         self.made: list[Block] = []
-        self.torch = SimpleNamespace(empty=self._scratch, uint8=None)
+        self.torch = SimpleNamespace(empty=self._scratch, zeros=self._zeros, uint8=None)
         self.device = Device(0)
         self.device.set_current()
         self.smem_optin_bytes = self.device.properties.max_shared_memory_per_block_optin
@@ -141,8 +141,12 @@ class CudaBench:
 
     def _scratch(self, size: int, dtype: Any = None, device: Any = None) -> Block:
         """Working memory of a launch, in bytes: as nobody has written it."""
-        words = -(-size // 4)
-        return self.make(Shape(1, words, words, "fp32", 0), None)
+        return self.make(_words(size), None)
+
+    def _zeros(self, size: int, dtype: Any = None, device: Any = None) -> Block:
+        """Working memory that the first launch finds zeroed."""
+        wanted = _words(size)
+        return self.make(wanted, numpy.zeros((1, wanted.columns), numpy.float32))
 
     def launch(self, kernel: Contender, tensors: Tensors, variant: dict[str, int]) -> None:
         from cuda.core import launch
@@ -154,6 +158,12 @@ class CudaBench:
         self.stream.sync()
         while self.made:
             self.made.pop().free()
+
+
+def _words(size: int) -> Shape:
+    """At least ``size`` bytes, as one row of fp32."""
+    words = -(-size // 4)
+    return Shape(1, words, words, "fp32", 0)
 
 
 class TritonBench:

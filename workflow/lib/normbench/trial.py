@@ -84,11 +84,11 @@ class Trial:
 
 
 def with_stream(gpu: Gpu, replay: Replay) -> None:
-    """Replay once and wait."""
+    """Replay once, after all that was enqueued before, and wait."""
     if gpu.fake:
         replay.replay()
         return
-    with gpu.torch.cuda.stream(gpu.stream):  # type: ignore[union-attr]
+    with gpu.on_stream():  # type: ignore[union-attr]
         replay.replay()
     gpu.synchronize()
 
