@@ -283,7 +283,7 @@ def test_a_tool_is_found_by_its_variable_then_on_the_path(tmp_path: Path, monkey
     assert tools.find("ncu") == tmp_path / "named" / "ncu"
 
 
-@pytest.mark.parametrize("stem", [kernel.stem for kernel in kernelfile.find("kernels") if kernel.zeroed])
+@pytest.mark.parametrize("stem", [kernel.stem for kernel in kernelfile.find(ROOT / "kernels") if kernel.zeroed])
 def test_scratch_that_a_launch_finds_zeroed_is_zeroed_under_the_sanitizer(
     stem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,7 +292,7 @@ def test_scratch_that_a_launch_finds_zeroed_is_zeroed_under_the_sanitizer(
     monkeypatch.setattr(sanitizing, "Block", lambda wanted, values=None: made.append((wanted, values)))
     monkeypatch.setattr("cuda.core.Device", lambda _: MagicMock())
     bench: Any = sanitizing.CudaBench({"arch": 90, "sm_count": 132})
-    (kernel,) = (kernel for kernel in kernelfile.find("kernels") if kernel.stem == stem)
+    (kernel,) = (kernel for kernel in kernelfile.find(ROOT / "kernels") if kernel.stem == stem)
 
     found = Ours(kernel)._scratch({"sm_count": 132, "rows": 16, "hidden": 4096}, bench)
 

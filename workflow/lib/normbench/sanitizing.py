@@ -148,6 +148,11 @@ class CudaBench:
         wanted = _words(size)
         return self.make(wanted, numpy.zeros((1, wanted.columns), numpy.float32))
 
+    def _zeros(self, size: int, dtype: Any = None, device: Any = None) -> Block:
+        """The same of zeros, for a kernel that counts on them."""
+        words = -(-size // 4)
+        return self.make(Shape(1, words, words, "fp32", 0), numpy.zeros((1, words), numpy.float32))
+
     def launch(self, kernel: Contender, tensors: Tensors, variant: dict[str, int]) -> None:
         from cuda.core import launch
 
