@@ -6,14 +6,12 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy
 import pytest
 import torch
 
 from normbench import kernelfile, oddities, ops, sanitize, sanitizer, sanitizing, tools
-from normbench.contenders import Ours
 from normbench.points import Point, Semantics
 from normbench.sanitizing import Shape
 from normbench.supervise import worker_environment
@@ -281,28 +279,6 @@ def test_a_tool_is_found_by_its_variable_then_on_the_path(tmp_path: Path, monkey
 
     monkeypatch.setenv("NORMBENCH_NCU", str(tmp_path / "named" / "ncu"))
     assert tools.find("ncu") == tmp_path / "named" / "ncu"
-
-
-@pytest.mark.parametrize("stem", [kernel.stem for kernel in kernelfile.find(ROOT / "kernels") if kernel.zeroed])
-def test_scratch_that_a_launch_finds_zeroed_is_zeroed_under_the_sanitizer(
-    stem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Random turns in the mail of blocks that wait for each other would have them wait for ever."""
-    made: list[tuple[Shape, Any]] = []
-    monkeypatch.setattr(sanitizing, "Block", lambda wanted, values=None: made.append((wanted, values)))
-    monkeypatch.setattr("cuda.core.Device", lambda _: MagicMock())
-    bench: Any = sanitizing.CudaBench({"arch": 90, "sm_count": 132})
-    (kernel,) = (kernel for kernel in kernelfile.find(ROOT / "kernels") if kernel.stem == stem)
-
-    found = Ours(kernel)._scratch({"sm_count": 132, "rows": 16, "hidden": 4096}, bench)
-
-    for name, (wanted, values) in zip(found, made, strict=True):
-        assert 4 * wanted.elements >= kernelfile.evaluate(kernel.scratch[name], {"sm_count": 132})
-        if name in kernel.zeroed:
-            assert values.shape == (1, wanted.columns)
-            assert not values.any()
-        else:
-            assert values is None
 
 
 def test_a_program_that_hangs_is_ended_with_its_children() -> None:

@@ -141,12 +141,8 @@ class CudaBench:
 
     def _scratch(self, size: int, dtype: Any = None, device: Any = None) -> Block:
         """Working memory of a launch, in bytes: as nobody has written it."""
-        return self.make(_words(size), None)
-
-    def _zeros(self, size: int, dtype: Any = None, device: Any = None) -> Block:
-        """Working memory that the first launch finds zeroed."""
-        wanted = _words(size)
-        return self.make(wanted, numpy.zeros((1, wanted.columns), numpy.float32))
+        words = -(-size // 4)
+        return self.make(Shape(1, words, words, "fp32", 0), None)
 
     def _zeros(self, size: int, dtype: Any = None, device: Any = None) -> Block:
         """The same of zeros, for a kernel that counts on them."""
@@ -163,12 +159,6 @@ class CudaBench:
         self.stream.sync()
         while self.made:
             self.made.pop().free()
-
-
-def _words(size: int) -> Shape:
-    """At least ``size`` bytes, as one row of fp32."""
-    words = -(-size // 4)
-    return Shape(1, words, words, "fp32", 0)
 
 
 class TritonBench:
