@@ -84,11 +84,12 @@ class Trial:
 
 
 def with_stream(gpu: Gpu, replay: Replay) -> None:
-    """Replay once, after all that was enqueued before, and wait."""
+    """Replay once and wait, behind all that was asked for before: inputs and poison come on another stream."""
     if gpu.fake:
         replay.replay()
         return
-    with gpu.on_stream():  # type: ignore[union-attr]
+    gpu.synchronize()
+    with gpu.torch.cuda.stream(gpu.stream):  # type: ignore[union-attr]
         replay.replay()
     gpu.synchronize()
 
