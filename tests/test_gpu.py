@@ -98,6 +98,18 @@ def test_a_kernel_that_is_wrong_on_a_hard_input(
             assert all(item.guards_intact() for item in tensors.guarded.values()), f"{case.name} {variant}"
 
 
+def test_a_captured_launch_begins_behind_what_was_enqueued_before(gpu: CudaGpu) -> None:
+    torch = gpu.torch
+    source, found = torch.zeros(1, device=gpu.device), torch.zeros(1, device=gpu.device)
+    gpu.synchronize()
+    torch.cuda._sleep(50_000_000)
+    source.fill_(1.0)
+
+    gpu.capture([lambda: {"found": found.copy_(source)}], 1)
+
+    assert found.item() == 1.0
+
+
 def test_a_graph_whose_workspace_is_freed_while_it_is_still_replayed(gpu: CudaGpu) -> None:
     torch = gpu.torch
     source = torch.ones(1 << 20, device=gpu.device)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy
 import pytest
 
 from normbench import timing
+from normbench.gpu import CudaGpu
 from normbench.observe import Observer
 
 STEADY = tuple(100 + 0.01 * index for index in range(30))
@@ -185,3 +187,23 @@ def test_a_refused_reading_is_null_and_the_others_stay() -> None:
 @pytest.mark.parametrize(("others", "shared"), [((), False), ((4_000_000,), True)])
 def test_another_process_on_the_gpu_is_seen(others: tuple[int, ...], shared: bool) -> None:
     assert Observer(Nvml(others=others)).shared() is shared
+
+
+@pytest.mark.parametrize("use", ["capture", "rounds"])
+def test_our_stream_begins_behind_what_was_enqueued_before(use: str) -> None:
+    """Zeroed scratch and poison are written on torch's current stream, and ours does not wait for it by itself."""
+    gpu: Any = object.__new__(CudaGpu)
+    calls = MagicMock()
+    gpu.torch, gpu.stream, replay = calls.torch, calls.stream, calls.replay
+    if use == "capture":
+        gpu._record = lambda *_: (None, [])
+        gpu.capture([calls.launch], 1)
+    else:
+        calls.torch.cuda.Event().elapsed_time.return_value = 1.0
+        replay.launches = 1
+        gpu.time_rounds([replay], [[0]], calls.observer)
+
+    names = [name for name, _, _ in calls.mock_calls]
+    waited = names.index("stream.wait_stream")
+    assert calls.mock_calls[waited].args == (calls.torch.cuda.current_stream(),)
+    assert waited < names.index("torch.cuda.stream") < names.index("launch" if use == "capture" else "replay.replay")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from normbench import warm
+from normbench.points import Point
 
 SLOW = """
 import sys, time
@@ -40,3 +41,27 @@ def test_jobs_that_keep_coming_are_waited_for(
 ) -> None:
     """Four jobs of 0.6 s, with 1.5 s for each, whether the process ends of itself or must be ended."""
     assert warmed(environment, hangs, monkeypatch) == [(name, "") for name in "abcd"]
+
+
+EAGER = """
+import json, sys, time
+print("version\t2.11.0", flush=True)
+first, second, third = json.loads(sys.stdin.read())["points"]
+print(first["point"] + "\tone_kernel", flush=True)
+print(second["point"] + "\t", flush=True)
+time.sleep(3600)
+"""
+
+
+def test_what_torch_launched_before_its_process_hung_is_kept(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(environment["PYTHONPATH"], "normbench", "eager.py").write_text(EAGER)
+    monkeypatch.setattr(warm, "JOB_S", 1.5)
+    monkeypatch.setattr(warm, "worker_environment", lambda _: environment)
+    points = [Point("layernorm", "fp32", rows, 64) for rows in (1, 2, 3)]
+
+    assert warm._eager({}, points) == {
+        "version": "2.11.0",
+        "kernels": {points[0].key: "one_kernel", points[1].key: None},
+    }

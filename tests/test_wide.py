@@ -52,6 +52,18 @@ def test_contenders_meet_points_of_regimes_they_do_not_name() -> None:
     assert set(contenders.load(EAGER).regimes) == set(schema.REGIMES)
 
 
+@pytest.mark.parametrize(
+    ("arch", "sm_count"), [(75, 40), (80, 108), (86, 84), (87, 16), (90, 132), (100, 148), (120, 188)]
+)
+def test_work_that_no_variant_serves_is_refused_by_name(arch: int, sm_count: int) -> None:
+    wide_ones = [kernel for kernel in kernelfile.find(ROOT / "kernels") if "wide" in kernel.regimes]
+    shapes = itertools.product((1, 16, 1000), (8192, 65536, 1 << 20, 3 << 19, 1 << 21, 1 << 22, 1 << 24))
+    for kernel, op, dtype, shape in itertools.product(wide_ones, wide.OPS, schema.DTYPES, shapes):
+        names = kernelfile.launch_names(Point(op, dtype, *shape, "wide"), arch, sm_count, 16)
+        served = kernel.refusal(names) is None
+        assert served == bool(served and kernel.variants([256], names)), (kernel.stem, op, dtype, shape)
+
+
 def test_the_thirty_full_size_cases_are_not_thirty() -> None:
     found = list(wide.cases("layernorm", "fp32", WIDE))
     full = [case for case in found if case.point.shape == "16x64x256x256" and not case.replayed]

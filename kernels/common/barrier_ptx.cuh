@@ -19,7 +19,8 @@ __device__ __forceinline__ void barrier_expect(unsigned long long* barrier, unsi
 }
 
 // Waits for the end of the phase of this parity: 0 for the first one, 1 for the second, and so on by turns. What the
-// phase's bytes are is seen afterwards.
+// phase's bytes are is seen afterwards: it lies in this block's own shared memory, which nothing caches. So the wait acquires
+// for the block only; with the scope of the cluster each one empties L1 (CCTL.IVALL), and gamma and beta are there.
 __device__ __forceinline__ void barrier_wait(unsigned long long* barrier, unsigned parity) {
     asm volatile(
         "{\n.reg .pred ended;\nagain:\n"

@@ -61,24 +61,25 @@ def names(events: Any) -> str | None:
 
 
 def main() -> None:
-    """Points as JSON on stdin; on stdout {"version": ..., "kernels": {point: names}}."""
+    """{"points": [...]} on stdin; on stdout a line each, as soon as it is known: what it is, a tab, and what it says.
+    They are torch's version, and the kernels of each point by its key."""
     from normbench.warming import empty_tensors
     from normbench.worker import die_with_parent
 
     die_with_parent()
-    channel = os.fdopen(os.dup(1), "w")
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     gpu = CudaGpu()
-    found = {}
-    for row in json.loads(sys.stdin.read()):
+    channel.write(f"version\t{torch_version()}\n")
+    for row in json.loads(sys.stdin.read())["points"]:
         point = Point.from_identity(row)
+        found = None
         try:
-            found[point.key] = kernels(point, empty_tensors(point, gpu).inputs)
+            found = kernels(point, empty_tensors(point, gpu).inputs)
         except RuntimeError as error:  # too little memory, say: no name, and the race will say why
             print(f"{point.op} {point.dtype} {point.shape}: {error}", file=sys.stderr)
         gpu.trim()
-    channel.write(json.dumps({"version": torch_version(), "kernels": found}))
-    channel.flush()
+        channel.write(f"{point.key}\t{found or ''}\n")
 
 
 if __name__ == "__main__":

@@ -122,10 +122,19 @@ class CudaGpu:
         if free < LOW_MEMORY * total:
             self.empty_cache()
 
+    @contextlib.contextmanager
+    def on_stream(self) -> Iterator[None]:
+        """What is launched meanwhile goes to our stream, behind all that torch's current one was given before.
+
+        Ours waits for no other by itself: a launch could begin before its scratch is zeroed, and be hit by poison late.
+        """
+        self.stream.wait_stream(self.torch.cuda.current_stream())
+        with self.torch.cuda.stream(self.stream):
+            yield
+
     def capture(self, launches: Sequence[Launch], count: int) -> CudaGraph:
         """Graph of ``count`` launches in turn, one of ``launches`` a buffer set; each is run once eagerly before."""
-        torch = self.torch
-        with torch.cuda.stream(self.stream):
+        with self.on_stream():
             for launch in launches:
                 launch()
         graph, outputs = self._record(launches, count)
@@ -154,7 +163,7 @@ class CudaGpu:
         torch = self.torch
         marks: list[tuple[int, Any, Any]] = []
         several = len(replays) > 1
-        with torch.cuda.stream(self.stream):
+        with self.on_stream():
             for index in orders[0] if several else ():
                 replays[index].lead_in()  # captured at its first call, so not between samples
             replays[orders[0][0]].replay()  # a GPU that was idle takes 5 % longer for the first

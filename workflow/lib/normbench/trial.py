@@ -84,10 +84,11 @@ class Trial:
 
 
 def with_stream(gpu: Gpu, replay: Replay) -> None:
-    """Replay once and wait."""
+    """Replay once and wait, behind all that was asked for before: inputs and poison come on another stream."""
     if gpu.fake:
         replay.replay()
         return
+    gpu.synchronize()
     with gpu.torch.cuda.stream(gpu.stream):  # type: ignore[union-attr]
         replay.replay()
     gpu.synchronize()

@@ -114,10 +114,12 @@ def _share(task: dict[str, Any], jobs: list[dict[str, Any]], environment: dict[s
     return failures
 
 
-def _process(task: dict[str, Any], environment: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """(name, reason of failure or nothing) of each job that one process gets through."""
+def _process(
+    task: dict[str, Any], environment: dict[str, str], module: str = "normbench.warming"
+) -> Iterator[tuple[str, str]]:
+    """(name, what is said of it) of each job that one process gets through; by default the reason of a failure."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "normbench.warming"],
+        [sys.executable, "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,
@@ -139,17 +141,13 @@ def _process(task: dict[str, Any], environment: dict[str, str]) -> Iterator[tupl
 
 
 def _eager(task: dict[str, Any], points: list[Point]) -> dict[str, Any]:
-    """What torch eager launches at each point, for the claims of a race; nothing where that process fails."""
-    asked = json.dumps([point.identity() for point in points])
-    command = [sys.executable, "-m", "normbench.eager"]
-    try:
-        done = subprocess.run(
-            command, input=asked, stdout=subprocess.PIPE, text=True, env=worker_environment(task), timeout=JOB_S
-        )
-        return dict(json.loads(done.stdout))
-    except (subprocess.TimeoutExpired, ValueError) as error:
-        print(f"normbench warm: the kernels of torch eager are not known ({error})", file=sys.stderr)
-        return {}
+    """What torch eager launches at each point, for the claims of a race; where its process fails, at those before."""
+    asked = {"points": [point.identity() for point in points]}
+    told = dict(_process(asked, worker_environment(task), "normbench.eager"))
+    version = told.pop("version", None)
+    if missing := len({point.key for point in points} - told.keys()):
+        print(f"normbench warm: the kernels of torch eager are not known at {missing} points", file=sys.stderr)
+    return {"version": version, "kernels": {key: names or None for key, names in told.items()}}
 
 
 def _forget_choices(cache: Path) -> None:
