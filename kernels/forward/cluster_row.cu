@@ -88,7 +88,7 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     if constexpr (ODD) {
         const Line<T> line = line_of(row);
-        if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::alike(weights)) {
+        if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::whole(weights)) {
             cluster_wait();
             const Moments moments = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, cluster);
             if (lane == 0) moments.save(mean, rstd, row);
