@@ -347,7 +347,7 @@ PLANTED = [
     ("span_row", "common/span.cuh", "bytes & 4 ? __ldg(end) : 0u", "__ldg(end)", "read behind the end of gamma"),
     ("span_row", "common/piece.cuh", "place(weights.beta) : 0)) % 8 == 0", "0 : 0)) % 1 == 0", "read before gamma"),
     ("span_row", "common/piece.cuh", "return differ % 16 == 0", "return true", "y taken to be aligned as x is"),
-    ("cluster_row", "common/cluster.cuh", "        barrier_wait(&mail->arrived, parity);\n", "", "no wait for the parts"),
+    ("cluster_row", "common/cluster.cuh", "barrier_wait(&mail->arrived, parity);", "", "no wait for the parts"),
     ("cluster_row", "common/cluster.cuh", "int warp = rank *", "int warp = 0 *", "parts overwrite each other"),
     ("cluster_row", "forward/cluster_row.cu", "    cluster_wait();  // all", "    //", "sent to a block not started"),
     (
