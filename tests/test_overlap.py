@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from normbench import check, kernelfile, ops, overlap
+from normbench import check, kernelfile, ops, overlap, spent, trial
 from normbench.contenders import CudaKernel
 from normbench.points import Point
 from normbench.tensors import Tensors, make_sets
@@ -111,6 +112,18 @@ def test_a_launch_that_is_wrong_in_any_case_is_left_to_the_check_that_says_how(t
     launch.factor = 2.0
 
     assert asked(tensors, launch) is None
+
+
+def test_what_it_costs_to_ask_is_counted_among_the_checks(monkeypatch: pytest.MonkeyPatch, tensors: Tensors) -> None:
+    monkeypatch.setattr(spent, "SECONDS", dict.fromkeys(spent.ACTIVITIES, 0.0))
+    monkeypatch.setattr(overlap, "concerns", lambda *_: True)
+    monkeypatch.setattr(overlap, "early", lambda *_: time.sleep(0.05))
+    gpu: Any = SimpleNamespace(capture=lambda *_: None)
+    contender: Any = SimpleNamespace(copies=False, bind=lambda *_: None)
+
+    trial.attempt(contender, {}, [tensors], [check.expect(POINT, tensors.judged_inputs())], gpu)
+
+    assert spent.SECONDS["checking"] >= 0.05 > spent.SECONDS["binding"]
 
 
 @pytest.mark.parametrize(
