@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_a_launch_that_is_wrong_in_any_case_is_left_to_the_check_that_says_how(t
     launch.factor = 2.0
 
     assert asked(tensors, launch) is None
+
+
+def test_a_replay_begins_behind_what_other_streams_were_asked_for() -> None:
+    """Poison of 268 MB takes longer than a graph takes to begin."""
+    told: list[str] = []
+    torch_alone = SimpleNamespace(cuda=SimpleNamespace(stream=lambda _: contextlib.nullcontext()))
+    gpu: Any = SimpleNamespace(fake=False, torch=torch_alone, stream=None, synchronize=lambda: told.append("waited"))
+    replay: Any = SimpleNamespace(replay=lambda: told.append("replayed"))
+
+    trial.with_stream(gpu, replay)
+
+    assert told == ["waited", "replayed", "waited"]
 
 
 def test_what_it_costs_to_ask_is_counted_among_the_checks(monkeypatch: pytest.MonkeyPatch, tensors: Tensors) -> None:

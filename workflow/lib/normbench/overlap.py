@@ -44,6 +44,7 @@ def _waits(gpu: Gpu, launch: Launch, tensors: Tensors, expected: Expected, name:
     """Whether the answer is right where input ``name`` arrives late."""
     place = flat(tensors.inputs[name])
     values = place.clone()
+    gpu.synchronize()  # a capture launches once on a stream of its own, and that writes to what is copied here
     replay = gpu.capture([late(gpu, values, place, flat(tensors.outputs()[ops.OPS[tensors.point.op].main])), launch], 2)
     tensors.poison()
     fill_poison(place)
