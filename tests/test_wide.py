@@ -155,7 +155,7 @@ def test_a_composition_of_torchs_is_no_layernorm(spec: str, affine: dict[str, bo
 
     work = Point("layernorm", "fp32", 5, 64, "wide", Semantics(**affine))
     (tensors,) = make_sets(work, torch.device("cpu"), 1, 0)
-    launch = contenders.load(spec)._load(False)(contenders.namespace(tensors))  # type: ignore[attr-defined]
+    launch = contenders.load(spec)._load("prepare")(contenders.namespace(tensors))  # type: ignore[attr-defined]
     assert check.check(check.expect(work, tensors.inputs), launch()).ok
     assert float(tensors.inputs["x"].min()) >= 0, "x of the wide regime is uniform"  # type: ignore[union-attr]
 
