@@ -169,9 +169,12 @@ def test_a_triton_kernel_is_launched_with_all_that_it_asks_for(
     )
     contender = contenders.TritonKernel(kernel)
     given: list[Any] = []
-    contender.module = SimpleNamespace(  # type: ignore[assignment]
-        launch=lambda t, **_: given.append(t) or SimpleNamespace(asm={"cubin": b"code"})
-    )
+
+    def launch(t: Any, **axes: int) -> Any:
+        given.append(t)
+        return SimpleNamespace(asm={"cubin": b"code"})
+
+    contender.module = SimpleNamespace(launch=launch)  # type: ignore[assignment]
     monkeypatch.setattr(profiling, "CudaGpu", lambda: gpu)
     monkeypatch.setattr(profiling, "load", lambda *_: contender)
     monkeypatch.setattr(driver, "cuProfilerStart", lambda: None)

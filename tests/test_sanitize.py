@@ -217,8 +217,13 @@ def test_working_memory_is_written_where_a_kernel_counts_on_zeros(
     properties = SimpleNamespace(max_shared_memory_per_block_optin=0)
     device = SimpleNamespace(set_current=lambda: None, create_stream=lambda: None, properties=properties)
     monkeypatch.setattr(core, "Device", lambda _: device)
-    monkeypatch.setattr(driver, "cuMemAlloc", lambda size: (fine, 4096, sizes.append(size))[:2])
-    monkeypatch.setattr(driver, "cuMemcpyHtoD", lambda start, host, size: (fine, written.append(size))[:1])
+
+    def note(sizes: list[int], size: int, *answer: int) -> tuple[Any, ...]:
+        sizes.append(size)
+        return (fine, *answer)
+
+    monkeypatch.setattr(driver, "cuMemAlloc", lambda size: note(sizes, size, 4096))
+    monkeypatch.setattr(driver, "cuMemcpyHtoD", lambda start, host, size: note(written, size))
     bench: Any = sanitizing.CudaBench({"arch": 90, "sm_count": 132})
     launch = oddities.launches(kernel, BLOCKS, 90, 132)[0]
     names = kernelfile.launch_names(launch.odd.point, 90, 132, launch.odd.aligned) | launch.variant
