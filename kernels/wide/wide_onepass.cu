@@ -21,7 +21,7 @@
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; wide_split takes others"},
 //     {when = "aligned < 16 or hidden * x_bytes % 16", reason = "rows must begin and end on 16-byte boundaries; wide_split takes others"},
 //     {when = "sm_count > 256", reason = "256 blocks hand each other what they find, at most"},
-//     {when = "hidden * x_bytes > sm_count * (131072 if x_bytes == 4 and arch in ((80, 87, 90, 100, 103, 110) if NORM == 0 else (90, 100, 103, 110)) else 65536)", reason = "a row does not fit the chip; wide_split reads it twice"},
+//     {when = "hidden * x_bytes > sm_count * (131072 if x_bytes == 4 and arch in (80, 87, 90, 100, 103, 110) else 65536)", reason = "a row does not fit the chip; wide_split reads it twice"},
 //     {when = "hidden * x_bytes < 32768", reason = "a row shorter than 32 KB leaves most of a block without work; cta_row keeps it in one"},
 // ]
 // zeroed = ["mail", "turns"]

@@ -129,7 +129,7 @@ class CudaBench:
 
         self.arch, self.sm_count = task["arch"], task["sm_count"]
         self.made: list[Block] = []
-        self.torch = SimpleNamespace(empty=self._scratch, uint8=None)
+        self.torch = SimpleNamespace(empty=self._scratch, zeros=self._zeros, uint8=None)
         self.device = Device(0)
         self.device.set_current()
         self.smem_optin_bytes = self.device.properties.max_shared_memory_per_block_optin
@@ -143,6 +143,11 @@ class CudaBench:
         """Working memory of a launch, in bytes: as nobody has written it."""
         words = -(-size // 4)
         return self.make(Shape(1, words, words, "fp32", 0), None)
+
+    def _zeros(self, size: int, dtype: Any = None, device: Any = None) -> Block:
+        """The same of zeros, for a kernel that counts on them."""
+        words = -(-size // 4)
+        return self.make(Shape(1, words, words, "fp32", 0), numpy.zeros((1, words), numpy.float32))
 
     def launch(self, kernel: Contender, tensors: Tensors, variant: dict[str, int]) -> None:
         from cuda.core import launch
