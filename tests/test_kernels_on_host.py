@@ -211,7 +211,9 @@ def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list
         early = bool(job.variant.get("pdl"))
         late = [buffers[name] for name in ("x", "residual") if name in large and early]
         kept = [buffers[name] for name in ("y", "sum") if name in large and early]
-        shim.launch(library, which, shape, {**tensors, **saved, **views}, late=late, kept=kept, **scalars)
+        whole = [tensor for name in ("gamma", "beta") if (tensor := tensors[name]) is not None]
+        given = {**tensors, **saved, **views}
+        shim.launch(library, which, shape, given, late=late, kept=kept, whole=whole, **scalars)
     except RuntimeError as error:
         return str(error)
     used = (y.double() - exact["y"]).abs() / ops.tolerance(point, tensors, exact)
@@ -342,14 +344,10 @@ PLANTED = [
     ("cta_row", "forward/cta_row.cu", "if (!Threads::IN_WARP)", "if (false)", "columns past the registers cut"),
     ("span_row", "common/piece.cuh", "ODD && span.edge >= 0 ? 1 : 0", "1", "absent ends counted"),
     ("span_row", "common/span.cuh", "bytes & 4 ? word[k + 1]", "bytes & 4 ? word[k]", "gamma one word off"),
+    ("span_row", "common/span.cuh", "bytes & 4 ? __ldg(end) : 0u", "__ldg(end)", "read behind the end of gamma"),
+    ("span_row", "common/piece.cuh", "place(weights.beta) : 0)) % 8 == 0", "0 : 0)) % 1 == 0", "read before gamma"),
     ("span_row", "common/piece.cuh", "return differ % 16 == 0", "return true", "y taken to be aligned as x is"),
-    (
-        "cluster_row",
-        "common/cluster.cuh",
-        "        barrier_wait(&mail->arrived, parity);\n",
-        "",
-        "no wait for the parts",
-    ),
+    ("cluster_row", "common/cluster.cuh", "barrier_wait(&mail->arrived, parity);", "", "no wait for the parts"),
     ("cluster_row", "common/cluster.cuh", "int warp = rank *", "int warp = 0 *", "parts overwrite each other"),
     ("cluster_row", "forward/cluster_row.cu", "    cluster_wait();  // all", "    //", "sent to a block not started"),
     (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from normbench import check, kernelfile, ops, overlap
+from normbench import check, kernelfile, ops, overlap, spent, trial
 from normbench.contenders import CudaKernel
 from normbench.points import Point
 from normbench.tensors import Tensors, make_sets
@@ -111,6 +113,30 @@ def test_a_launch_that_is_wrong_in_any_case_is_left_to_the_check_that_says_how(t
     launch.factor = 2.0
 
     assert asked(tensors, launch) is None
+
+
+def test_a_replay_begins_behind_what_other_streams_were_asked_for() -> None:
+    """Poison of 268 MB takes longer than a graph takes to begin."""
+    told: list[str] = []
+    torch_alone = SimpleNamespace(cuda=SimpleNamespace(stream=lambda _: contextlib.nullcontext()))
+    gpu: Any = SimpleNamespace(fake=False, torch=torch_alone, stream=None, synchronize=lambda: told.append("waited"))
+    replay: Any = SimpleNamespace(replay=lambda: told.append("replayed"))
+
+    trial.with_stream(gpu, replay)
+
+    assert told == ["waited", "replayed", "waited"]
+
+
+def test_what_it_costs_to_ask_is_counted_among_the_checks(monkeypatch: pytest.MonkeyPatch, tensors: Tensors) -> None:
+    monkeypatch.setattr(spent, "SECONDS", dict.fromkeys(spent.ACTIVITIES, 0.0))
+    monkeypatch.setattr(overlap, "concerns", lambda *_: True)
+    monkeypatch.setattr(overlap, "early", lambda *_: time.sleep(0.05))
+    gpu: Any = SimpleNamespace(capture=lambda *_: None)
+    contender: Any = SimpleNamespace(copies=False, bind=lambda *_: None)
+
+    trial.attempt(contender, {}, [tensors], [check.expect(POINT, tensors.judged_inputs())], gpu)
+
+    assert spent.SECONDS["checking"] >= 0.05 > spent.SECONDS["binding"]
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
-from normbench import kernelfile, profile, profiler, sass, tools
+from normbench import contenders, kernelfile, profile, profiler, profiling, sass, tools
 from normbench.points import Point
 from normbench.supervise import worker_environment
 from tools_fixture import install, output
@@ -150,3 +153,37 @@ def test_clocks_are_left_alone_and_caches_as_they_are() -> None:
     assert words[words.index("--cache-control") + 1] == "none"
     assert words[-1] == "program"
     assert {profiler.READ, profiler.WRITTEN} <= set(words[words.index("--metrics") + 1].split(","))
+
+
+@pytest.mark.parametrize("stem", sorted(stem for stem, kernel in KERNELS.items() if kernel.lang == "triton"))
+def test_a_triton_kernel_is_launched_with_all_that_it_asks_for(
+    stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once more than bound, for its cubin: with working memory, too."""
+    from cuda.bindings import driver
+
+    kernel = KERNELS[stem]
+    point = Point(kernel.ops[0], kernel.dtypes[0], 4, 128, "l2")
+    gpu: Any = SimpleNamespace(
+        torch=torch, device=torch.device("cpu"), arch=90, sm_count=132, l2_bytes=1, synchronize=lambda: None
+    )
+    contender = contenders.TritonKernel(kernel)
+    given: list[Any] = []
+
+    def launch(t: Any, **axes: int) -> Any:
+        given.append(t)
+        return SimpleNamespace(asm={"cubin": b"code"})
+
+    contender.module = SimpleNamespace(launch=launch)  # type: ignore[assignment]
+    monkeypatch.setattr(profiling, "CudaGpu", lambda: gpu)
+    monkeypatch.setattr(profiling, "load", lambda *_: contender)
+    monkeypatch.setattr(driver, "cuProfilerStart", lambda: None)
+    monkeypatch.setattr(driver, "cuProfilerStop", lambda: None)
+    variant = dict.fromkeys(kernel.axes, 1)
+
+    cubin = tmp_path / "cubin"
+    profiling.launch({"point": point.identity(), "variant": variant, "spec": "", "build": None, "cubin": str(cubin)})
+
+    assert cubin.read_bytes() == b"code"
+    assert len(given) == 4
+    assert all(t.sm_count == 132 and vars(t.scratch).keys() == kernel.scratch.keys() for t in given)

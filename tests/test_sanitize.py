@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from normbench import kernelfile, oddities, ops, sanitize, sanitizer, sanitizing, tools
+from normbench.contenders import Ours
 from normbench.points import Point, Semantics
 from normbench.sanitizing import Shape
 from normbench.supervise import worker_environment
@@ -198,6 +200,41 @@ def test_only_the_rows_of_an_input_are_written_and_nothing_of_an_output(monkeypa
         ("free", 4096, 0),
     ]
     assert (x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0)) == (4098, 16, 4096, 10)
+
+
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel in KERNELS if kernel.scratch and kernel.lang == "cuda"], ids=lambda kernel: kernel.stem
+)
+def test_working_memory_is_written_where_a_kernel_counts_on_zeros(
+    kernel: kernelfile.Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cuda import core
+    from cuda.bindings import driver
+
+    fine = driver.CUresult.CUDA_SUCCESS
+    sizes: list[int] = []
+    written: list[int] = []
+    properties = SimpleNamespace(max_shared_memory_per_block_optin=0)
+    device = SimpleNamespace(set_current=lambda: None, create_stream=lambda: None, properties=properties)
+    monkeypatch.setattr(core, "Device", lambda _: device)
+
+    def note(sizes: list[int], size: int, *answer: int) -> tuple[Any, ...]:
+        sizes.append(size)
+        return (fine, *answer)
+
+    monkeypatch.setattr(driver, "cuMemAlloc", lambda size: note(sizes, size, 4096))
+    monkeypatch.setattr(driver, "cuMemcpyHtoD", lambda start, host, size: note(written, size))
+    bench: Any = sanitizing.CudaBench({"arch": 90, "sm_count": 132})
+    launch = oddities.launches(kernel, BLOCKS, 90, 132)[0]
+    names = kernelfile.launch_names(launch.odd.point, 90, 132, launch.odd.aligned) | launch.variant
+    names["blocks_per_sm"] = 1
+
+    found = Ours(kernel)._scratch(names, bench)
+
+    assert found.keys() == kernel.scratch.keys()
+    asked = {name: int(kernelfile.evaluate(size, names)) for name, size in kernel.scratch.items()}
+    assert all(0 <= size - want < 4 for size, want in zip(sizes, asked.values(), strict=True))
+    assert written == [asked[name] for name in kernel.zeroed]
 
 
 def test_a_failed_driver_call_is_not_passed_over() -> None:

@@ -30,7 +30,7 @@ struct Line {
 };
 
 // Gamma and beta for the vectors of a row from element `head` on, seen by one thread; absent ones are 1 and 0.
-// NORM: LayerNorm alone has beta. ODD: they may begin between boundaries where the row does not, both alike (`alike`).
+// NORM: LayerNorm alone has beta. ODD: they may begin between boundaries where the row does not; their bases do not (`whole`).
 template <typename T, typename W, int NORM, int GAMMA, bool ODD, int N>
 struct Affine {
     using Whole = Weights<T, W, GAMMA>;
@@ -39,9 +39,9 @@ struct Affine {
     const uint2* beta;
     unsigned bytes;  // from there to the element
 
-    static __device__ __forceinline__ bool alike(const Whole& weights) {
-        return NORM != LAYERNORM || weights.gamma == nullptr || weights.beta == nullptr ||
-               (place(weights.gamma) ^ place(weights.beta)) % 8 == 0;
+    // Whether no pair of words that holds an element of them begins outside them.
+    static __device__ __forceinline__ bool whole(const Whole& weights) {
+        return (place(weights.gamma) | (NORM == LAYERNORM ? place(weights.beta) : 0)) % 8 == 0;
     }
 
     __device__ __forceinline__ Affine(const Whole& weights, int head, int lane) : weights(weights) {

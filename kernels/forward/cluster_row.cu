@@ -46,7 +46,8 @@
 // that every block has its share of a row of any length. A cluster takes one row (with `pair` two) and ends; several are
 // resident on a multiprocessor, and while one meets the others load and store.
 // Gamma and beta are as long as the row, so without care they are twice the traffic of x on its way from L2. x passes by L1,
-// which then keeps the slices of gamma and beta that a multiprocessor's blocks want; `pair` halves what is left.
+// which then keeps the slices of gamma and beta that a multiprocessor's blocks want; `pair` halves what is left. It keeps them
+// for the blocks that are past their wait for the cluster only: that wait empties L1 (CCTL.IVALL in the machine code).
 // Statistics: as all of ours (common/statistics.cuh). Each warp sends what it found to every block (st.async), and a block goes
 // on when its barrier has counted the bytes: one meeting a row. The cluster's own barrier is waited for once, while the
 // row is on its way, so that nobody sends to a block that has not started.
@@ -88,7 +89,7 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     if constexpr (ODD) {
         const Line<T> line = line_of(row);
-        if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::alike(weights)) {
+        if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::whole(weights)) {
             cluster_wait();
             const Moments moments = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, cluster);
             if (lane == 0) moments.save(mean, rstd, row);

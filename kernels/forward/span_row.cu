@@ -37,12 +37,12 @@
 // x or y is shifted, no neighbour's element is touched, no vector needs a mask. That all tensors lie to the boundaries as x
 // does is what makes it work; they do where pitch and base agree, whatever they are. A warp or a block takes a row and ends.
 // Gamma and beta are what is shifted against the boundaries, by an offset that is the same for the whole row. Each thread
-// reads the 8-byte pairs that cover its elements and moves them by selections and funnel shifts. They come from L1, which x
-// passes by.
+// reads 8-byte pairs up to its last elements, those singly, and moves them by selections and funnel shifts. They come from
+// L1, which x passes by.
 // Statistics: as all of ours (common/statistics.cuh). One meeting of the warps a row, none for a warp a row.
 // Numerics: fp32; sums in chains of at most 64 a thread, then a tree; eps inside the root; one rounding at the end.
 // Boundaries: any base, any stride. Where the tensors of a row lie differently (an odd row stride of x alone, one misaligned
-// base), the row is read again for each walk and goes element by element.
+// base), or gamma or beta begins between 8-byte boundaries, the row is read again for each walk and goes element by element.
 // Residual: as cta_row. Saved tensors: mean and rstd in fp32 where their pointers are given.
 // Known limits: 16-bit types only, for in fp32 single elements are as fast (cta_row).
 
@@ -69,7 +69,7 @@ span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __res
                        adds ? sum + row * y_stride : nullptr};
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     Moments moments[1];
-    if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::alike(weights)) {
+    if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::whole(weights)) {
         moments[0] = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, team);
     } else {
         const Span<T> span = Span<T>::of(line.x, hidden, lane);

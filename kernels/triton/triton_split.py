@@ -74,7 +74,7 @@ def _split_parts(
             low = (base - (centre - added)) + (step - added)
             seen += count
         squares += tl.sum(values * values, axis=0)
-    parts += program * 4
+    parts += tl.cast(program, tl.int64) * 4
     tl.store(parts, seen)
     tl.store(parts + 1, centre)
     tl.store(parts + 2, low)

@@ -50,10 +50,13 @@ void call(void (*kernel)(P...), A... arguments) {{ kernel((P)arguments...); }}
 extern "C" void hold(char* place, const char* values, unsigned long long bytes) {{
     host::in_hand.push_back({{place, std::vector<char>(values, values + (values ? bytes : 0)), {{}}, bytes}});
 }}
+extern "C" void confine(const char* place, unsigned long long bytes) {{
+    host::whole.push_back({{place, bytes}});
+}}
 extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, unsigned cluster,
     const int* axes, {_SIGNATURE}) {{
     static std::string error;
-    struct Release {{ ~Release() {{ host::in_hand.clear(); }} }} release;
+    struct Release {{ ~Release() {{ host::in_hand.clear(), host::whole.clear(); }} }} release;
     try {{
         host::launch({{grid, block, memory, cluster}}, [&] {{
             switch (which) {{
@@ -101,12 +104,14 @@ def launch(
     scratch: Sequence[Any] = (),
     late: Sequence[Any] = (),
     kept: Sequence[Any] = (),
+    whole: Sequence[Any] = (),
     **scalars: Any,
 ) -> None:
     """Run one variant. scratch: working memory, in the order of the header.
 
     late, kept: contiguous tensors that the launch before writes, or reads, as it ends; until the kernel waits for
     that, the late ones hold NaN and the kept ones must stay as they are.
+    whole: contiguous tensors beside which the read-only loads that the kernel asks for (``__ldg``) read nothing.
 
     Raises:
         RuntimeError: a deadlock, a trap or a misuse of a warp intrinsic.
@@ -115,6 +120,9 @@ def launch(
         _hold(library, tensor, tensor.data_ptr())
     for tensor in kept:
         _hold(library, tensor, None)
+    library.confine.restype = None
+    for tensor in whole:
+        library.confine(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_ulonglong(tensor.numel() * tensor.element_size()))
     run = library.run
     run.restype = ctypes.c_char_p
     given = [tensors.get(name) for name in POINTERS]

@@ -113,6 +113,23 @@ struct InHand {
 
 inline std::vector<InHand> in_hand;
 
+// Tensors of which nothing may be read beside; where there are any, __ldg reads of no other.
+struct Whole {
+    const char* place;
+    unsigned long long bytes;
+};
+
+inline std::vector<Whole> whole;
+
+inline void read(const void* from, std::size_t bytes) {
+    const char* const first = static_cast<const char*>(from);
+    const auto holds = [&](const Whole& tensor) {
+        return first >= tensor.place && first + bytes <= tensor.place + tensor.bytes;
+    };
+    if (whole.empty() || std::any_of(whole.begin(), whole.end(), holds)) return;
+    throw std::logic_error("read outside of a tensor");
+}
+
 inline Cluster* cluster = nullptr;
 inline Block* block = nullptr;  // of the thread whose turn it is
 
@@ -332,6 +349,7 @@ To bit_copy(From from) {
 }
 template <typename V>
 V __ldg(const V* from) {
+    host::read(from, sizeof(V));
     return *from;
 }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {

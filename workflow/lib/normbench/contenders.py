@@ -314,15 +314,19 @@ class TritonKernel(Ours):
     def module(self) -> ModuleType:
         return load_module(self.kernel.path)
 
+    def given(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> SimpleNamespace:
+        """What ``launch`` is given: the names of ``namespace``, ``sm_count`` and working memory of its own."""
+        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
+        t = namespace(tensors)
+        t.sm_count, t.scratch = gpu.sm_count, SimpleNamespace(**self._scratch(names, gpu))
+        return t
+
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return FakeLaunch(self.stem, variant, tensors, gpu)
         if not tensors.point.rows:
             return empty(tensors)
-        t, outputs = namespace(tensors), tensors.outputs()
-        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
-        t.sm_count = gpu.sm_count
-        t.scratch = SimpleNamespace(**self._scratch(names, gpu))
+        t, outputs = self.given(tensors, variant, gpu), tensors.outputs()
         key = self._key(tensors.point, variant)
 
         def run() -> dict[str, Any]:

@@ -8,7 +8,6 @@ Contenders that are launched the plain way cannot begin early, and pass.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from normbench import ops
@@ -45,6 +44,7 @@ def _waits(gpu: Gpu, launch: Launch, tensors: Tensors, expected: Expected, name:
     """Whether the answer is right where input ``name`` arrives late."""
     place = flat(tensors.inputs[name])
     values = place.clone()
+    gpu.synchronize()  # a capture launches once on a stream of its own, and that writes to what is copied here
     replay = gpu.capture([late(gpu, values, place, flat(tensors.outputs()[ops.OPS[tensors.point.op].main])), launch], 2)
     tensors.poison()
     fill_poison(place)
@@ -67,7 +67,7 @@ def late(gpu: Gpu, values: Any, place: Any, spoilt: Any) -> Launch:
     import numpy
 
     parts = [int(values.data_ptr()), *_extent(place), *_extent(spoilt)]
-    return _streams(gpu).kernel("late", max(1, gpu.sm_count // 2), THREADS, 0, *parts, numpy.uint32(LATE_NS))
+    return Streams(gpu).kernel("late", max(1, gpu.sm_count // 2), THREADS, 0, *parts, numpy.uint32(LATE_NS))
 
 
 def _extent(tensor: Any) -> tuple[Any, Any]:
@@ -75,8 +75,3 @@ def _extent(tensor: Any) -> tuple[Any, Any]:
     import numpy
 
     return int(tensor.data_ptr()), numpy.int64(tensor.numel() * tensor.element_size() // 2)
-
-
-@cache
-def _streams(gpu: Gpu) -> Streams:
-    return Streams(gpu, ["late"])

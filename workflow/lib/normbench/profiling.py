@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from normbench.contenders import TritonKernel, load, namespace
+from normbench.contenders import TritonKernel, load
 from normbench.gpu import CudaGpu, buffer_sets, fake_file
 from normbench.points import Point
 from normbench.tensors import make_sets, set_bytes
@@ -36,7 +36,7 @@ def launch(task: dict[str, Any]) -> None:
     sets = make_sets(point, gpu.device, buffer_sets(set_bytes(point), gpu.l2_bytes, point.regime), 1)
     bound = [contender.bind(tensors, variant, gpu) for tensors in sets]
     if isinstance(contender, TritonKernel):
-        compiled = contender.module.launch(namespace(sets[0]), **variant)
+        compiled = contender.module.launch(contender.given(sets[0], variant, gpu), **variant)
         Path(task["cubin"]).write_bytes(getattr(compiled, "asm", {}).get("cubin", b""))
     for one in bound:
         one()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ MIX_FLAGS = {"copy": "COPY", "read": "READ", "write": "WRITE", "read2_write1": "
 }
 VECTORS = {16: "uint4", 8: "uint2"}
 HINTS = ("PLAIN", "STREAMING", "NO_ALLOCATE")
+ALWAYS = ("clock_probe", "empty", "empty_overlapping", "late")  # what no study does without
 CLOCK_SLOTS = 1024  # multiprocessor numbers the probe can hold
 MIN_CLOCK_WINDOW_NS = 2_000_000  # the global timer ticks in about a microsecond: 2 ms give 0.1 %
 Variant = dict[str, Any]
@@ -56,20 +57,26 @@ def expression(mix: str, variant: Variant) -> str:
     return f"stream<{MIX_FLAGS[mix]}, {VECTORS[variant['vector']]}, {variant['unroll']}, {variant['hint']}>"
 
 
+@cache
+def _loaded(expressions: tuple[str, ...], arch: int) -> Any:
+    """streams.cu compiled for these expressions and loaded, once a process."""
+    from normbench import nvrtc
+    from normbench.contenders import load_binary
+
+    built = nvrtc.build(SOURCE, expressions, arch)
+    return load_binary(built.binary, built.format, built.lowered)
+
+
 class Streams:
     """streams.cu on this device, compiled for the expressions named at the start (all in one program)."""
 
     def __init__(self, gpu: Gpu, expressions: Sequence[str] = ()) -> None:
         self.gpu = gpu
-        self.expressions = tuple(dict.fromkeys(("clock_probe", "empty", "empty_overlapping", *expressions)))
+        self.expressions = tuple(dict.fromkeys((*ALWAYS, *expressions)))
 
-    @cached_property
+    @property
     def _module(self) -> Any:
-        from normbench import nvrtc
-        from normbench.contenders import load_binary
-
-        built = nvrtc.build(SOURCE, self.expressions, self.gpu.arch)
-        return load_binary(built.binary, built.format, built.lowered)
+        return _loaded(self.expressions, self.gpu.arch)
 
     def kernel(self, name: str, grid: int, block: int, smem: int, *arguments: Any, pdl: bool = False) -> Launch:
         """A launch of one kernel on torch's current stream. pdl: it may begin before the launch before it has ended."""

@@ -67,7 +67,6 @@ class Trial:
             for tensor in outputs.values():
                 if id(tensor) not in own:
                     fill_poison(tensor)
-        self.gpu.synchronize()
         with_stream(self.gpu, self.replay)
         outputs = self.replay.outputs[index]
         if self.contender.copies:
@@ -108,7 +107,6 @@ def worst(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
-@spending("binding")
 def attempt(
     contender: Contender, variant: Variant, sets: Sequence[Tensors], expected: Sequence[Expected], gpu: Gpu
 ) -> Trial:
@@ -120,13 +118,15 @@ def attempt(
     """
     point = sets[0].point
     try:
-        launches = [contender.bind(tensors, variant, gpu) for tensors in sets]
-        estimate = estimate_us(point, ops.compulsory_bytes(point))
-        count = launches_a_sample(estimate, len(sets), point.regime)
-        trial = Trial(contender, variant, gpu.capture(launches, count), sets, expected, gpu)
+        with spending("binding"):
+            launches = [contender.bind(tensors, variant, gpu) for tensors in sets]
+            estimate = estimate_us(point, ops.compulsory_bytes(point))
+            count = launches_a_sample(estimate, len(sets), point.regime)
+            trial = Trial(contender, variant, gpu.capture(launches, count), sets, expected, gpu)
         reason = None
         if overlap.concerns(point, gpu) and not contender.copies:
-            reason = overlap.early(gpu, launches[0], sets[0], expected[0])
+            with spending("checking"):
+                reason = overlap.early(gpu, launches[0], sets[0], expected[0])
     except Unsupported as error:
         raise Failure("skipped", str(error), {}) from error
     except CompileError as error:
