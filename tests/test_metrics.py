@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import shlex
 from pathlib import Path
@@ -11,7 +12,7 @@ import polars as pl
 import pytest
 
 import report_fixture as fixture
-from normbench import answers, formats, measured, metrics
+from normbench import answers, bench, formats, measured, metrics, ops
 from normbench.points import Point, Semantics
 
 MACHINES = [{"device": fixture.DEVICE, "run": fixture.RUN, "theoretical_gbps": 4814.0}]
@@ -231,12 +232,27 @@ def test_a_variant_reads_as_words() -> None:
 
 def test_the_command_repeats_the_row_and_survives_a_shell() -> None:
     point = Point("rmsnorm", "bf16", 16, 4096, "latency", Semantics(eps=1e-6))
-    row = {**point.identity(), "contender": "norm<half,8>"}
+    row = {**point.identity(), "contender": "norm<half,8>", "variant": "{}"}
     text = measured.command(row, {"norm<half,8>": "my kernels/norm<half,8>.cu"})
     path, *options = shlex.split(text)[2:]
     assert path == "my kernels/norm<half,8>.cu"
     assert " ".join(options[:8]) == "--op rmsnorm --dtype bf16 --rows 16 --hidden 4096"
     assert options[8:] == ["--regime", "latency", "--semantics", '{"eps":1e-06}']
+
+
+@pytest.mark.parametrize("shape", [(8, 256), (2, 64, 4, 4)])
+def test_the_command_as_printed_means_the_point_and_the_variant(shape: tuple[int, ...]) -> None:
+    point = ops.point_of("rmsnorm_channels" if len(shape) > 2 else "rmsnorm", "fp32", shape)
+    row = {**point.identity(), "contender": "gone", "variant": '{"block":96,"vec":4}'}
+    text = measured.command(row, {"other": "other.cu"})
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    args = parser.parse_args(shlex.split(text, comments=True)[2:])
+    assert bench.point_of(args, 1) == point
+    assert args.variant == {"block": 96, "vec": 4}
+    assert bench.blocks_of(args) == [96]
+    assert text.endswith(measured.ELSEWHERE)
+    assert not measured.command(row, {"gone": "gone.cu"}).endswith(measured.ELSEWHERE)
 
 
 def test_unlike_work_is_named_apart() -> None:

@@ -219,6 +219,15 @@ def test_changes_between_runs_are_named() -> None:
     assert list(history.changes(old, old)) == []
 
 
+def test_a_run_of_other_points_is_not_the_same_study() -> None:
+    fewer = replace(SMALL, run="20200301T000000-1111111", hidden=SMALL.hidden[:1])
+    old, new = (Run(one.device, one.run, one.machine(), {}, one.tables()) for one in (SMALL, fewer))
+    points = [2 * len(one.hidden) for one in (SMALL, fewer)]
+    assert f"stream points {points[0]} → {points[1]}, {points[1]} in both: means are over each run's own" in list(
+        history.changes(old, new)
+    )
+
+
 def test_the_history_of_a_model_is_in_the_order_of_time() -> None:
     later = replace(SMALL, run="20200301T000000-1111111")
     (found,) = history.histories(collected(later, SMALL))

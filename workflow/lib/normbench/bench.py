@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    study = config.load({"block": args.block} if args.block else {})
+    blocks = blocks_of(args)
+    study = config.load({"block": blocks} if blocks else {})
     point = point_of(args, study.elements)
     gpu = local_gpu(args.device)
     with tempfile.TemporaryDirectory() as folder:
@@ -52,6 +53,12 @@ def main(args: argparse.Namespace) -> int:
         with harness.gpu_lock(gpu.uuid):
             done = Supervisor(task, Journal(None, ""), study.timeout_s, lambda _: None).run()
     return report(point, *outcome(args.contender, {unit: entry["row"] for unit, entry in done.items()}))
+
+
+def blocks_of(args: argparse.Namespace) -> list[int]:
+    """Block sizes asked for, in words or by the variant, which the study need not sweep; empty: the study's."""
+    variant = args.variant or {}
+    return list(args.block or ([variant["block"]] if "block" in variant else []))
 
 
 def point_of(args: argparse.Namespace, elements: int) -> Point:

@@ -307,7 +307,8 @@ def _number(value: float | None, form: str) -> str:
 def _summary(found: Comparison) -> list[str]:
     margins = ", ".join(f"{100 * margin:.2f} % ({regime})" for regime, margin in found.margins.items())
     margins = margins or "unknown, since a run has no A/A twin"
-    lines = [f"{found.counted}; {found.not_judged} common rows have no quotable time on both sides. Margin: {margins}."]
+    unjudged = f"{found.not_judged} common rows have no quotable time on one side or both"
+    lines = [f"{found.counted}; {unjudged}. Margin: {margins}."]
     if found.caveat:
         lines.append(found.caveat)
     return lines + [f"newly wrong: {sentence}" for sentence in found.newly_wrong]

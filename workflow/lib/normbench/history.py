@@ -146,6 +146,7 @@ def changes(before: Run, after: Run) -> Iterator[str]:
         if differs:
             yield f"{label} {old} → {new}"
     yield from _contenders(before, after)
+    yield from _sizes(before, after)
     compiled = _recompiled(before.tables["resources"], after.tables["resources"])
     if compiled:
         yield f"compiles to other registers, spills or shared memory: {', '.join(compiled)}"
@@ -160,6 +161,13 @@ def _contenders(before: Run, after: Run) -> Iterator[str]:
         yield f"new contender: {', '.join(sorted(new - old))}"
     if old - new:
         yield f"without: {', '.join(sorted(old - new))}"
+
+
+def _sizes(before: Run, after: Run) -> Iterator[str]:
+    """Means over other stream points are no comparison, so a study of others says so."""
+    old, new = ({*answers.stream(run.tables["showdown"])["point"]} for run in (before, after))
+    if old != new:
+        yield f"stream points {len(old)} → {len(new)}, {len(old & new)} in both: means are over each run's own"
 
 
 def _recompiled(before: pl.DataFrame, after: pl.DataFrame) -> list[str]:

@@ -15,6 +15,7 @@ from normbench import formats, kernelfile, metrics, schema
 
 Machine = Mapping[str, Any]
 ABSENT = "–"
+ELSEWHERE = "  # its file is not in this checkout; the commit of the run has it"  # a comment to the shell too
 MACHINE = (*(name for name in schema.MACHINE if name != "device"), "study", "commit", "files")
 
 
@@ -244,12 +245,16 @@ def _clocks(row: Mapping[str, Any]) -> str:
 
 
 def command(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
-    """The shell command that checks and times the row's contender at the row's point."""
+    """The shell command that checks and times the row's contender, in its variant, at the row's point."""
     words = ["normbench", "bench", paths.get(row["contender"], row["contender"])]
-    for name in ("op", "dtype", "rows", "hidden"):
+    plain = row["shape"] in (None, f"{row['rows']}x{row['hidden']}")
+    for name in ("op", "dtype", *(("rows", "hidden") if plain else ("shape",))):
         words += [f"--{name}", str(row[name])]
     if row["regime"] != "stream":
         words += ["--regime", row["regime"]]
     if row["semantics"] != "default":
         words += ["--semantics", row["semantics"]]
-    return shlex.join(words)
+    if row["variant"] not in (None, "{}"):
+        words += ["--variant", row["variant"]]
+    elsewhere = paths and row["contender"] not in paths
+    return shlex.join(words) + (ELSEWHERE if elsewhere else "")

@@ -199,10 +199,11 @@ def _values(spec: Mapping[str, Any], specs: document.Specs, column: str) -> Iter
 
 
 def _cards(one: Measured, specs: document.Specs) -> Iterator[Card]:
-    """A card for every kernel file, and for contenders that have rows but no file here."""
+    """A card for every kernel file, and for contenders that have rows but no file here; what was raced comes first."""
     known = {kernel.stem: kernel for kernel in one.kernels}
     raced = answers.stream(one.showdown).filter(pl.col("role") == "ours")
-    for index, name in enumerate(sorted({*known, *raced["contender"]})):
+    seen = {*raced["contender"]}
+    for index, name in enumerate(sorted({*known, *seen}, key=lambda name: (name not in seen, name))):
         rows = raced.filter(pl.col("contender") == name)
         yield Card(
             name=name,
