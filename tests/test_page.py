@@ -278,6 +278,13 @@ def test_a_card_shows_the_text_of_the_file_beside_its_figures() -> None:
     assert re.search(r"Fastest or tied at \d+ of 16 points", card)
 
 
+def test_what_was_raced_comes_before_files_without_a_time() -> None:
+    text = built(SMALL, kernel("aaa", "Never raced.", ""), kernel("cta_row", "A block a row.", ""))
+    names = re.findall(r"<h3>(\w+)</h3>", text.split('id="kernels"')[1].split('id="method"')[0])
+    assert names[-1] == "aaa"
+    assert "cta_row" in names
+
+
 def test_a_figure_that_was_invented_says_so(html: str) -> None:
     assert "Not a measurement" in html
     assert "Not a measurement" in index.build(archive(SMALL))
