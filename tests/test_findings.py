@@ -45,6 +45,11 @@ def test_a_wrong_result_is_told_without_its_input_or_its_dtypes() -> None:
     )
 
 
+def test_who_is_fast_and_wrong_is_known_by_op_and_dtype() -> None:
+    rows = (("liger", "bf16", "K2.1", "wrong"), ("liger", "fp16", "K4", "skipped"), ("quack", "fp32", "K4", "no_work"))
+    assert findings.flawed(checks(*rows)) == {("liger", "rmsnorm", "bf16"), ("quack", "rmsnorm", "fp32")}
+
+
 def test_inputs_that_were_refused_count_as_right() -> None:
     rows = (
         ("liger", "bf16", "K2.1", "ok"),

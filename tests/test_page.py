@@ -20,6 +20,7 @@ import pytest
 
 import report_fixture as fixture
 from normbench import (
+    answers,
     chips,
     cli,
     document,
@@ -276,6 +277,21 @@ def test_a_card_shows_the_text_of_the_file_beside_its_figures() -> None:
     assert "<dt>Numerics</dt><dd>fp32, in chains.</dd>" in card
     assert 'data-chart="blockmap-0"' in card
     assert re.search(r"Fastest or tied at \d+ of 16 points", card)
+
+
+def test_a_recommendation_that_was_wrong_on_an_adversarial_input_is_marked() -> None:
+    one = measured.measured(archive(SMALL), SMALL.device)
+    best = answers.answers(one.showdown)[0]
+    here = (pl.col("contender") == best.use) & (pl.col("op") == best.op) & (pl.col("dtype") == best.dtype)
+    checks = one.checks.with_columns(status=pl.when(here).then(pl.lit("wrong")).otherwise(pl.lit("ok")))
+    assert checks.filter(here).height
+    mark, footnote = '<span class="bad">†</span></td>', "wrong on an adversarial one"
+    text = page.build(replace(one, checks=checks))
+    assert f"{best.use} {mark}" in text
+    assert footnote in text
+    sound = page.build(replace(one, checks=checks.with_columns(status=pl.lit("ok"))))
+    assert mark not in sound
+    assert footnote not in sound
 
 
 def test_what_was_raced_comes_before_files_without_a_time() -> None:

@@ -69,6 +69,12 @@ def correctness(checks: pl.DataFrame) -> str | None:
     return f"Wrong on an adversarial input: {_listed(failed)}."
 
 
+def flawed(checks: pl.DataFrame) -> set[tuple[str, str, str]]:
+    """(contender, op, dtype) of those that gave a wrong result on an adversarial input, however fast they are."""
+    bad = checks.filter(pl.col("status").is_in(["wrong", "no_work"]), pl.col("regime") != contracts.REGIME)
+    return set(bad.select("contender", "op", "dtype").iter_rows())
+
+
 def lead(raced: pl.DataFrame) -> str | None:
     """How often a kernel of ours is in the winner set, and its largest lead over the best baseline."""
     ours = _compared(raced)

@@ -115,15 +115,17 @@ def build(one: Measured, title: str = "normbench") -> str:
     specs = document.Specs()
     figures, absent = _figures(one, specs)
     cards = list(_cards(one, specs))
+    recommended = answers.answers(one.showdown)
     context = {
         "title": title,
         "one": one,
-        "answers": answers.answers(one.showdown),
+        "answers": recommended,
         "in_short": answers.in_short(one.showdown),
         "slack": answers.SLACK,
         "unanswered": answers.unanswered(one.showdown),
         "findings": findings.findings(one),
         "foremost": FOREMOST,
+        "flawed": findings.flawed(one.checks) & {(found.use, found.op, found.dtype) for found in recommended},
         "sheets": sheets.sheets(one),
         "figures": figures,
         "backward": backward.section(one),
