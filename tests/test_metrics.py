@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import report_fixture as fixture
-from normbench import answers, bench, formats, measured, metrics, ops
+from normbench import answers, bench, formats, measured, metrics, ops, schema
 from normbench.points import Point, Semantics
 
 MACHINES = [{"device": fixture.DEVICE, "run": fixture.RUN, "theoretical_gbps": 4814.0}]
@@ -252,7 +252,9 @@ def test_the_command_as_printed_means_the_point_and_the_variant(shape: tuple[int
     assert args.variant == {"block": 96, "vec": 4}
     assert bench.blocks_of(args) == [96]
     assert text.endswith(measured.ELSEWHERE)
-    assert not measured.command(row, {"gone": "gone.cu"}).endswith(measured.ELSEWHERE)
+    here = measured.command(row, {"gone": "gone.cu"})
+    assert not here.endswith(measured.ELSEWHERE)
+    assert measured.command(row | {"contender": f"gone{schema.TWIN}"}, {"gone": "gone.cu"}) == here
 
 
 def test_unlike_work_is_named_apart() -> None:

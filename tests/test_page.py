@@ -292,6 +292,10 @@ def test_a_recommendation_that_was_wrong_on_an_adversarial_input_is_marked() -> 
     sound = page.build(replace(one, checks=checks.with_columns(status=pl.lit("ok"))))
     assert mark not in sound
     assert footnote not in sound
+    untried = "Nobody here was tried on adversarial inputs"
+    assert untried not in sound
+    none = {**one.stored, "checks": one.stored["checks"].clear()}
+    assert untried in page.build(replace(one, checks=one.checks.clear(), stored=none))
 
 
 def test_what_was_raced_comes_before_files_without_a_time() -> None:

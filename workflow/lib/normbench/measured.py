@@ -245,8 +245,10 @@ def _clocks(row: Mapping[str, Any]) -> str:
 
 
 def command(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
-    """The shell command that checks and times the row's contender, in its variant, at the row's point."""
-    words = ["normbench", "bench", paths.get(row["contender"], row["contender"])]
+    """The shell command that checks and times the row's contender, in its variant, at the row's point; a twin's is that
+    of whom it is the twin."""
+    contender = row["contender"].removesuffix(schema.TWIN)
+    words = ["normbench", "bench", paths.get(contender, contender)]
     plain = row["shape"] in (None, f"{row['rows']}x{row['hidden']}")
     for name in ("op", "dtype", *(("rows", "hidden") if plain else ("shape",))):
         words += [f"--{name}", str(row[name])]
@@ -256,5 +258,5 @@ def command(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
         words += ["--semantics", row["semantics"]]
     if row["variant"] not in (None, "{}"):
         words += ["--variant", row["variant"]]
-    elsewhere = paths and row["contender"] not in paths
+    elsewhere = paths and contender not in paths
     return shlex.join(words) + (ELSEWHERE if elsewhere else "")

@@ -19,9 +19,9 @@ HELP = (
     "Higher is better; the plain line is the ceiling measured in the same race, the dotted one 80 % of the "
     "theoretical peak. Ours are solid, baselines dashed; lines join sizes whose rows are multiples of 16 bytes, "
     "others stand alone. The dotted copy is no norm: the library's device copy of x, the same traffic without the "
-    "arithmetic. From the L2 boundary on, one row for every multiprocessor, inputs and outputs together, no longer "
-    "fits in L2, so whoever reads a row twice pays for memory twice. Working sets of the regime l2 stay in the "
-    "cache and are compared with nothing but the copy measured there."
+    "arithmetic. From the L2 boundary on, drawn where a size beyond it was measured, one row for every "
+    "multiprocessor, inputs and outputs together, no longer fits in L2, so whoever reads a row twice pays for memory "
+    "twice. Working sets of the regime l2 stay in the cache and are compared with nothing but the copy measured there."
 )
 NOTHING = "Bandwidth: no point of this device streams from memory or stays in L2."
 CEILING, TARGET, BOUNDARY = "measured ceiling", "80 % of theoretical", "L2 boundary"

@@ -17,7 +17,8 @@ HELP = (
     "✓ holds, ✗ does not, – was refused, an empty cell was not asked. 34/36 counts the inputs of a family that were "
     "right, or the points where a contract held. Choose a family under “inputs” to see each of its inputs. Accurate "
     "is against float64; allclose and bitwise are against torch eager, which on hard inputs is not the more "
-    "accurate side. K1, K2, … are public faults, listed in kernels/README.md."
+    "accurate side; allclose_seed is the tighter one (atol 1e-5 in fp32, 1e-4 in 16-bit types). K1, K2, … are public "
+    "faults, listed in kernels/README.md."
 )
 NOTHING = "Correctness: neither adversarial checks nor races have rows."
 ROW, CELL, LABELS = 24, 44, 170  # of the drawing

@@ -16,7 +16,7 @@ NAME = "cost"
 TITLE = "Occupancy, registers and spills against time"
 HELP = (
     "Each mark is a tuned variant: how many of the warps that fit a multiprocessor are resident, and its time over "
-    "the best. Of our kernels, at the chosen op, dtype and hidden size, on this GPU. Larger marks take more "
+    "the best. Of our CUDA kernels, at the chosen op, dtype and hidden size, on this GPU. Larger marks take more "
     "registers a thread; a cross spills to local memory. Memory is full long before the multiprocessors are, so low "
     "and far left is no contradiction."
 )
