@@ -34,7 +34,7 @@ def prepare(measured: Measured) -> Drawable:
     known = pl.any_horizontal(pl.col(name).is_not_null() for name in QUANTITIES)
     shown = timed.filter(pl.col("at").is_not_null() & known)
     drawn = (
-        shown.select("at", "contender", "op", "dtype", "hidden", "verdict", "clocks", "throttle_reasons", *QUANTITIES)
+        kit.evident(shown, "at", "throttle_reasons", *QUANTITIES)
         .sort("at", "op", "dtype", "hidden", "contender")
         .with_columns(kind=pl.lit("row"))
     )
@@ -93,16 +93,11 @@ def _points(frame: pl.DataFrame, quantity: str, x: alt.X) -> Any:
                 f"{quantity}:Q", title=QUANTITIES[quantity], scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4)
             ),
             color=alt.when(throttled).then(alt.value(BAD)).otherwise(alt.value("#2f7de1")),
-            tooltip=[
+            tooltip=kit.tooltip(
                 alt.Tooltip("at:T", title="finished (UTC)", format="%Y-%m-%d %H:%M:%S"),
-                alt.Tooltip("contender:N"),
-                alt.Tooltip("op:N"),
-                alt.Tooltip("dtype:N"),
-                alt.Tooltip("hidden:Q"),
                 alt.Tooltip(f"{quantity}:Q", title=QUANTITIES[quantity], format=".0f"),
-                alt.Tooltip("verdict:N"),
-                alt.Tooltip("clocks:N"),
                 alt.Tooltip("throttle_reasons:Q", title="throttle bits"),
-            ],
+                frame=frame,
+            ),
         )
     )
