@@ -22,6 +22,7 @@ from normbench import compile as verb
 from normbench import cubin, kernelfile, nvrtc, ptxas, schema
 from normbench.config import Study
 from normbench.points import Point
+from planted_fixture import planted
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = Study().block
@@ -260,12 +261,7 @@ a.cu(3): warning #177-D: variable "x" was declared but never referenced"""
 
 def kernel_with(folder: Path, old: str, new: str) -> Path:
     """A copy of the kernels in ``folder`` with ``old`` replaced by ``new`` in naive.cu."""
-    shutil.copytree(ROOT / "kernels", folder / "kernels")
-    path = folder / "kernels" / "forward" / "naive.cu"
-    text = path.read_text()
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
-    return path
+    return planted(folder, "forward/naive.cu", old, new) / "forward" / "naive.cu"
 
 
 def test_a_kernel_with_an_error_is_rows_with_the_line_and_no_failed_job(

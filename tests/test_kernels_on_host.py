@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import mutants_fixture as mutants  # noqa: E402
 from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
+from planted_fixture import planted  # noqa: E402
 
 BLOCKS = [64, 96, 128, 256, 1024]
 GUARD = 64
@@ -272,12 +273,7 @@ def test_both_cast_orders_and_an_offset_of_gamma_agree_with_float64(stem: str, t
     ids=["one rounding too few", "no offset"],
 )
 def test_a_fault_in_the_way_to_gamma_is_seen(right: str, wrong: str, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
-    path = tmp_path / "kernels" / "common" / "weights.cuh"
-    text = path.read_text()
-    assert text.count(right) == 1
-    path.write_text(text.replace(right, wrong))
-    kernel = kernelfile.load(tmp_path / "kernels" / "forward" / "cta_row.cu")
+    kernel = kernelfile.load(planted(tmp_path, "common/weights.cuh", right, wrong) / "forward" / "cta_row.cu")
     jobs = jobs_of(kernel, GAMMA_SHAPES, GAMMAS)[::2]
     assert problems(kernel, [job for job in jobs if job.point.op == "rmsnorm" and job.point.dtype == "bf16"], tmp_path)
 
@@ -341,7 +337,13 @@ PLANTED = [
     ("cta_row", "common/statistics.cuh", "inside(j) ? first : 0.0f", "first", "padding counted in the variance"),
     ("cta_row", "common/statistics.cuh", "            part.move(pivot);\n", "", "parts about different means added up"),
     ("cta_row", "common/statistics.cuh", "static_cast<float>(count())", "1.0f", "parts weigh the same"),
-    ("cta_row", "forward/cta_row.cu", "if (!Threads::IN_WARP)", "if (false)", "columns past the registers cut"),
+    (
+        "cta_row",
+        "forward/cta_row.cu",
+        "if constexpr (!Threads::IN_WARP)",
+        "if (false)",
+        "columns past the registers cut",
+    ),
     ("span_row", "common/piece.cuh", "ODD && span.edge >= 0 ? 1 : 0", "1", "absent ends counted"),
     ("span_row", "common/span.cuh", "bytes & 4 ? word[k + 1]", "bytes & 4 ? word[k]", "gamma one word off"),
     ("span_row", "common/span.cuh", "bytes & 4 ? __ldg(end) : 0u", "__ldg(end)", "read behind the end of gamma"),
@@ -370,15 +372,10 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(
-    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{planted[0]}: {planted[-1]}" for planted in PLANTED]
+    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{one[0]}: {one[-1]}" for one in PLANTED]
 )
 def test_a_planted_fault_is_seen(stem: str, file: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
-    path = tmp_path / "kernels" / file
-    text = path.read_text().replace("if constexpr (!Threads::IN_WARP)", "if (!Threads::IN_WARP)")
-    assert text.count(right) == 1, "the text to replace has changed"
-    path.write_text(text.replace(right, wrong))
-    kernel = kernelfile.load(tmp_path / "kernels" / "forward" / f"{stem}.cu")
+    kernel = kernelfile.load(planted(tmp_path, file, right, wrong) / "forward" / f"{stem}.cu")
     dtype = "fp16" if stem in ("span_row", "cluster_row") else "fp32"
     chosen = [job for job in jobs_of(kernel) if job.point.op == "layernorm" and job.point.dtype == dtype]
     assert problems(kernel, chosen, tmp_path), what

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
+from planted_fixture import planted  # noqa: E402
 
 SCALES = [name for name, op in ops.OPS.items() if op.scale]
 OWN = ("channel_tile", "short_row")  # they serve nothing else
@@ -178,15 +179,10 @@ PLANTED = [
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{planted[0]}: {planted[-1]}" for planted in PLANTED]
+    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{one[0]}: {one[-1]}" for one in PLANTED]
 )
 def test_a_planted_fault_is_seen(stem: str, file: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
-    path = tmp_path / "kernels" / file
-    text = path.read_text()
-    assert text.count(right) == 1, "the text to replace has changed"
-    path.write_text(text.replace(right, wrong))
-    kernel = kernelfile.load(tmp_path / "kernels" / "forward" / f"{stem}.cu")
+    kernel = kernelfile.load(planted(tmp_path, file, right, wrong) / "forward" / f"{stem}.cu")
     op = "l2norm" if "mean" in what else "l1norm"
     chosen = [job for job in jobs_of(kernel) if job.case.point.op == op and job.case.point.dtype == "fp32"]
     assert problems(kernel, chosen, tmp_path), what

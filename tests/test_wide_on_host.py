@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import torch_order_fixture as order  # noqa: E402
 from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
+from planted_fixture import planted  # noqa: E402
 
 AFFINES: tuple[dict[str, bool], ...] = ({}, {"beta": False}, {"gamma": False}, {"gamma": False, "beta": False})
 SM_COUNT = 3  # so that a grid which stays takes several rows, and a row several blocks
@@ -313,14 +314,10 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(
-    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{planted[0]}: {planted[-1]}" for planted in PLANTED]
+    ("stem", "file", "right", "wrong", "what"), PLANTED, ids=[f"{one[0]}: {one[-1]}" for one in PLANTED]
 )
 def test_a_planted_fault_is_not_seen(stem: str, file: str, right: str, wrong: str, what: str, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
-    path = tmp_path / "kernels" / file
-    text = path.read_text()
-    assert text.count(right) == 1, "the text to replace has changed"
-    path.write_text(text.replace(right, wrong))
+    planted(tmp_path, file, right, wrong)
     kernel = kernel_of(stem, tmp_path)
     bits = stem == "wide_torch_order"
     if kernel.zeroed:

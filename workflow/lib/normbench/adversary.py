@@ -212,8 +212,7 @@ def place(case: Case, gpu: Gpu) -> Tensors:
     on_device = torch.Generator(gpu.device).manual_seed(generator.initial_seed())
     # halves, so that the sum of an add op has the value that its norm is to meet
     share = 2 if ops.OPS[point.op].adds else 1
-    made_there = case.large or case.fill is not None
-    values = None if made_there else (case.x(torch, shape, generator) / share).to(dtype)
+    values = None if case.large or case.x is None else (case.x(torch, shape, generator) / share).to(dtype)
     for name in large:
         own = ops.extent(point, name)[0]
         inputs[name] = guarded(own, dtype, gpu.device, point.row_stride, case.shift.get(name, 0)).view

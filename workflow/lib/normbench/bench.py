@@ -12,7 +12,7 @@ from typing import Any
 from normbench import config, device, harness, kernelfile, ops, schema, sources
 from normbench.cli import UserError
 from normbench.journal import Journal
-from normbench.points import Point, Semantics
+from normbench.points import Point, Semantics, dimensions
 from normbench.supervise import Supervisor
 
 
@@ -70,7 +70,7 @@ def point_of(args: argparse.Namespace, elements: int) -> Point:
     semantics = Semantics.parse(args.semantics)
     if args.shape is not None:
         try:
-            return ops.point_of(args.op, args.dtype, tuple(map(int, args.shape.split("x"))), args.regime, semantics)
+            return ops.point_of(args.op, args.dtype, dimensions(args.shape), args.regime, semantics)
         except ValueError as error:
             raise UserError(f"--shape {args.shape}: {error}") from None
     config.load({"hidden": [args.hidden]})

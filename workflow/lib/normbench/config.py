@@ -19,7 +19,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from normbench import schema
 from normbench.nearest import allowed, closest, nearest
 from normbench.ops import MAX_HIDDEN, OPS
-from normbench.wide import AFFINES, DISTRIBUTIONS, SHAPE, dimensions
+from normbench.points import dimensions
+from normbench.wide import AFFINES, DISTRIBUTIONS, SHAPE
 
 # what NVRTC 13.0 compiles for, from Turing on
 ARCHS = (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
@@ -134,7 +135,7 @@ def _shapes(more: str, axis: int) -> Any:
     """
 
     def bounded(value: str) -> str:
-        if int(value.split("x")[axis]) > MAX_HIDDEN:
+        if dimensions(value)[axis] > MAX_HIDDEN:
             raise ValueError("more than 2^24 elements to normalise")
         return value
 

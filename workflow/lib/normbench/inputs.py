@@ -31,13 +31,14 @@ class Case:
     dy: of a backward op, N(0.5, 1) where none is given, so that the mean of g is not zero. repeats: further launches
     into the same buffers, with the last answers still there.
     blocks: threads a block to try, instead of the study's. large: x ~ N(0, 1) is made on the device and judged by the
-    rows at both ends and where its elements pass 2^31; all of y must have been written. fill: x is made on the device,
-    and all of it judged. replayed: the launch is captured with other values in its inputs and replayed with these.
+    rows at both ends and where its elements pass 2^31; all of y must have been written. fill: makes x on the device,
+    in place of a recipe, and all of it is judged. replayed: the launch is captured with other values in its inputs and
+    replayed with these.
     """
 
     name: str
     point: Point
-    x: Recipe
+    x: Recipe | None
     plain: bool = True
     gamma: Recipe | None = None
     shift: dict[str, int] = field(default_factory=dict)

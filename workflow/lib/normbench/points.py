@@ -17,6 +17,11 @@ STREAMING = ("stream", "wide")  # regimes whose buffers rotate beyond L2
 CASTS = ("torch", "llama")
 
 
+def dimensions(shape: str) -> tuple[int, ...]:
+    """(16, 64, 256, 256) of ``16x64x256x256``."""
+    return tuple(map(int, shape.split("x")))
+
+
 @dataclass(frozen=True)
 class Semantics:
     """What else defines the work, with the defaults that make up the word ``default``.
@@ -88,7 +93,7 @@ class Point:
     @property
     def dims(self) -> tuple[int, ...]:
         """``shape`` as numbers."""
-        return tuple(map(int, self.shape.split("x")))
+        return dimensions(self.shape)
 
     @property
     def element_bytes(self) -> int:

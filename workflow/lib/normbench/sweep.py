@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from normbench import config, ops, schema, wide
-from normbench.points import Point, Semantics
+from normbench.points import Point, Semantics, dimensions
 
 GB = 1e9
 
@@ -60,7 +60,7 @@ def _scaled(study: config.Study) -> Iterator[Point]:
         for axis, shapes in ((1, study.scale.channels), (-1, study.scale.channels_last), (-1, rows)):
             semantics = Semantics(eps=eps, axis=None if axis == own else axis)
             for shape in shapes:
-                yield ops.point_of(op, dtype, tuple(map(int, shape.split("x"))), "stream", semantics)
+                yield ops.point_of(op, dtype, dimensions(shape), "stream", semantics)
 
 
 def _semantics(study: config.Study, op: ops.Op) -> Semantics:
