@@ -10,7 +10,7 @@ import ctypes
 import random
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,10 @@ def torch_order_jobs(kernel: Kernel, count: int) -> list[Job]:
         job = job_of(kernel, point, kind, draw, seen)
         if job is not None:
             found.append(job)
-    return found
+    job = job_of(kernel, Point("layernorm", "fp32", 1, 98_400, "wide", Semantics()), "normal", draw, seen)
+    assert job is not None
+    few = {"depth": min(kernel.axes["depth"])}  # more batches than shared memory holds
+    return [*found, replace(job, names=job.names | few, variant=job.variant | few)]
 
 
 def wrong_bits(job: Job, tensors: Tensors) -> str | None:
@@ -296,12 +299,32 @@ PLANTED = [
     (
         "wide_torch_order",
         "wide/wide_torch_order.cu",
-        "copy_wait<STAGES - 2>();",
-        "copy_wait<STAGES - 1>();",
+        "copy_wait<LAG>();",
+        "copy_wait<LAG + 1>();",
         "read before it is there",
     ),
-    ("wide_onepass", "wide/wide_onepass.cu", "        copy_wait<0>();\n", "", "a row taken over before it is there"),
-    ("wide_onepass", "wide/wide_onepass.cu", "        ++turn;\n", "", "every row is turn 0"),
+    (
+        "wide_torch_order",
+        "wide/wide_torch_order.cu",
+        "batch - DEPTH + 1",
+        "0",
+        "written over before it is read",
+    ),
+    (
+        "wide_onepass",
+        "wide/wide_onepass.cu",
+        "copy_wait(GROUPS - 1 - group);",
+        "",
+        "a row taken over before it is there",
+    ),
+    ("wide_onepass", "wide/wide_onepass.cu", "turn = before + 2 + round;", "turn = before;", "every row is one turn"),
+    (
+        "wide_onepass",
+        "wide/wide_onepass.cu",
+        "% WARPS != WARPS - 1",
+        "% WARPS != 0",
+        "posted by the first warp in place of the last",
+    ),
     (
         "wide_onepass",
         "wide/wide_onepass.cu",
@@ -326,7 +349,8 @@ def test_a_planted_fault_is_not_seen(stem: str, file: str, right: str, wrong: st
     else:
         drawn = torch_order_jobs(kernel, 60) if bits else accurate_jobs(kernel, 60)
         fitting = (job for job in drawn if (job.point.op, job.point.dtype) == ("layernorm", "fp32"))
-        jobs = [job for job in fitting if job.point.rows * job.point.hidden < 100_000][:12]
+        jobs = [job for job in fitting if job.point.rows * job.point.hidden < 100_000]
+        jobs = jobs[:12] + jobs[-1:]
     built = build(kernel, jobs, tmp_path)
 
     def seen(job: Job) -> bool:

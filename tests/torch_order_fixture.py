@@ -101,7 +101,7 @@ def norm(x: Array, gamma: Array | None, beta: Array | None, eps: float, centred:
     with np.errstate(all="ignore"):
         values = x - mean[:, None] if centred else x
         if gamma is None:
-            y = scale * values if beta is None else fma(scale, values, beta)
+            y = scale * values if beta is None else scale * values + beta
         else:
             y = gamma * (scale * values) if beta is None else fma(gamma, scale * values, beta)
     return y, mean, rstd

@@ -20,40 +20,14 @@ struct Running {
     // MANY vectors more.
     template <typename Values, int MANY>
     __device__ __forceinline__ void take(const Values (&vectors)[MANY]) {
-        float first[Values::COUNT], squares = 0.0f, s = 0.0f, q = 0.0f;
-        vectors[0].unpack(first);
-#pragma unroll
-        for (int k = 0; k < MANY; ++k) {
-            float values[Values::COUNT];
-            vectors[k].unpack(values);
-#pragma unroll
-            for (int j = 0; j < Values::COUNT; ++j) {
-                if constexpr (NORM == RMSNORM) {
-                    squares = fmaf(values[j], values[j], squares);
-                } else {
-                    const float d = values[j] - first[0];
-                    s += d;
-                    q = fmaf(d, d, q);
-                }
-            }
-        }
-        if constexpr (NORM == RMSNORM) m2 += squares;
-        else join(static_cast<float>(MANY * Values::COUNT), first[0], s, q);
+        add(vectors, [](int) { return true; }, MANY);
     }
 
-    // The same where some of them may not be there.
-    template <typename Values, int MANY, typename Present>
-    __device__ __forceinline__ void take(const Values (&vectors)[MANY], const Present& present) {
-        if (present(MANY - 1)) {  // they are there in their order
-            take(vectors);
-            return;
-        }
-#pragma unroll
-        for (int k = 0; k < MANY - 1; ++k) {
-            if (!present(k)) return;
-            const Values one[1] = {vectors[k]};
-            take(one);
-        }
+    // The same of those that are there, which come first.
+    template <typename Values, int MANY>
+    __device__ __forceinline__ void take(const Values (&vectors)[MANY], int there) {
+        if (there >= MANY) add(vectors, [](int) { return true; }, MANY);
+        else if (there > 0) add(vectors, [there](int k) { return k < there; }, there);
     }
 
     // m elements with sum s and squares q of their differences from `first`, which is one of them.
@@ -87,6 +61,32 @@ struct Running {
             Group<32>::sum(sums);
             return {whole[1], part.pivot, sums[0], sums[1]};
         }
+    }
+
+private:
+    // Absent vectors count as copies of the first element, whose difference from it is 0.
+    template <typename Values, int MANY, typename Present>
+    __device__ __forceinline__ void add(const Values (&vectors)[MANY], const Present& present, int there) {
+        float first[Values::COUNT], squares = 0.0f, s = 0.0f, q = 0.0f;
+        vectors[0].unpack(first);
+#pragma unroll
+        for (int k = 0; k < MANY; ++k) {
+            float values[Values::COUNT];
+            vectors[k].unpack(values);
+#pragma unroll
+            for (int j = 0; j < Values::COUNT; ++j) {
+                if constexpr (NORM == RMSNORM) {
+                    const float value = present(k) ? values[j] : 0.0f;
+                    squares = fmaf(value, value, squares);
+                } else {
+                    const float d = present(k) ? values[j] - first[0] : 0.0f;
+                    s += d;
+                    q = fmaf(d, d, q);
+                }
+            }
+        }
+        if constexpr (NORM == RMSNORM) m2 += squares;
+        else join(static_cast<float>(there * Values::COUNT), first[0], s, q);
     }
 };
 

@@ -83,15 +83,14 @@ struct TorchMoments {
         if (rstds != nullptr) rstds[row] = rstd;
     }
 
-    // values = fma(gamma, rstd (x - mean), beta), and fma(rstd, x - mean, beta) without gamma. An absent beta is -0, which
-    // no sum shows: with it fma rounds the product alone, its zero's sign included.
+    // values = fma(gamma, rstd (x - mean), beta); the product in the middle is rounded, gamma or not. An absent gamma is 1,
+    // an absent beta -0, which no sum shows: with it fma rounds the product alone, its zero's sign included.
     template <int NORM, int N>
-    __device__ __forceinline__ void apply(float (&values)[N], bool scaled, const float (&gamma)[N], const float (&beta)[N]) const {
+    __device__ __forceinline__ void apply(float (&values)[N], const float (&gamma)[N], const float (&beta)[N]) const {
 #pragma unroll
         for (int j = 0; j < N; ++j) {
             const float centred = NORM == LAYERNORM ? __fsub_rn(values[j], mean) : values[j];
-            const float normal = scaled ? __fmul_rn(rstd, centred) : centred;
-            values[j] = __fmaf_rn(scaled ? gamma[j] : rstd, normal, beta[j]);
+            values[j] = __fmaf_rn(gamma[j], __fmul_rn(rstd, centred), beta[j]);
         }
     }
 };
@@ -101,9 +100,8 @@ template <typename T, int N>
 struct TorchAffine {
     float gamma[N];
     float beta[N];
-    bool scaled;
 
-    __device__ __forceinline__ TorchAffine(const T* from_gamma, const T* from_beta, int column) : scaled(from_gamma != nullptr) {
+    __device__ __forceinline__ TorchAffine(const T* from_gamma, const T* from_beta, int column) {
         const auto get = [&](const T* from, float absent, float (&values)[N]) {
             if (from != nullptr) {
                 Pack<T, N>::of(from + column).unpack(values);

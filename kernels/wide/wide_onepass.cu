@@ -8,20 +8,21 @@
 //     "w_bytes == x_bytes",
 //     "aligned >= 16",
 //     # what a block may have of shared memory
-//     "vecs * 8192 + pinned * 16384 + 4624 <= (232448 if arch in (90, 100, 103, 110) else 166912 if arch in (80, 87) else 101376)",
+//     "vecs * 8192 + pinned * 16384 + 4640 <= (232448 if arch in (90, 100, 103, 110) else 166912 if arch in (80, 87) else 101376)",
+//     # as many of gamma and beta as fit beside the row: fewer were slower
+//     "pinned in ((0, 8) if vecs == 8 else (5,))",
 //     # the registers hold a row; not twice as many of them as it needs
 //     "sm_count * vecs * 8192 >= hidden * x_bytes",
 //     "vecs == 8 or x_bytes == 4",
 //     "vecs == 8 or sm_count * vecs * 4096 < hidden * x_bytes * min(rows, sm_count)",
-//     "pinned or not keep",
-//     "pinned or NORM == 0 or vecs == 8",
+//     "keep or vecs == 8",  # 350 us against 400 where gamma and beta come from L2 (KernelBench problem 40, one H200)
 // ]
 // skip = [
 //     {when = "arch < 80", reason = "needs asynchronous copies (sm_80 on)"},
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; wide_split takes others"},
 //     {when = "aligned < 16 or hidden * x_bytes % 16", reason = "rows must begin and end on 16-byte boundaries; wide_split takes others"},
 //     {when = "sm_count > 256", reason = "256 blocks hand each other what they find, at most"},
-//     {when = "hidden * x_bytes > sm_count * (131072 if x_bytes == 4 and arch in ((80, 87, 90, 100, 103, 110) if NORM == 0 else (90, 100, 103, 110)) else 65536)", reason = "a row does not fit the chip; wide_split reads it twice"},
+//     {when = "hidden * x_bytes > sm_count * (131072 if x_bytes == 4 and arch in (90, 100, 103, 110) else 65536)", reason = "a row does not fit the chip; wide_split reads it twice"},
 //     {when = "hidden * x_bytes < 32768", reason = "a row shorter than 32 KB leaves most of a block without work; cta_row keeps it in one"},
 // ]
 // zeroed = ["mail", "turns"]
@@ -29,36 +30,39 @@
 // [axes]
 // block = [512]
 // vecs = [8, 16]     # 16-byte vectors of the row in a thread's registers
-// pinned = [0, 5]    # of them, those whose gamma and beta stay in shared memory
+// pinned = [0, 5, 8] # of them, those whose gamma and beta stay in shared memory
 // keep = [0, 1]      # whether L2 is asked to keep gamma and beta and to let x and y pass
 //
 // [scratch]
-// mail = "sm_count * 48"
+// mail = "sm_count * 32"
 // turns = "sm_count * 4"
 //
 // [[launches]]
 // name = "wide_onepass<{T}, {NORM}, {vecs}, {pinned}, {keep}>"
 // grid = "min(rows, sm_count // cdiv(hidden * x_bytes, 8192 * vecs)) * (sm_count // min(rows, sm_count // cdiv(hidden * x_bytes, 8192 * vecs)))"
 // block = "block"
-// smem = "vecs * 8192 + pinned * 16384 + 4624"
+// smem = "vecs * 8192 + pinned * 16384 + 4640"
 // cooperative = true
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "mail", "turns", "rows", "hidden", "x_stride", "y_stride", "eps", "sm_count"]
 // ///
 // Decomposition: a block a multiprocessor, all of them resident. As many as hold a row are a team, the others make more teams,
-// each with rows of its own. A block keeps its slice of the row in registers and asks for that of the next row, by
-// asynchronous copies into shared memory, as it moves the slice over: from there on the next row is on its way, while the team
-// meets and while this row is written. A thread copies, reads and writes the same columns of every row, so nobody waits for
-// anybody but at the two barriers of a block around the meeting.
+// each with rows of its own. A block keeps its slice of a row in registers, the next row's in shared memory, and asks for
+// that of the row after it by asynchronous copies. So a row goes through three steps: it arrives; its statistics are taken
+// where it lies, and posted; and while it moves to the registers, vector by vector, the row that was there is written and
+// the one after it requested. Between posting and use lies the writing of a whole row, and nobody waits for the meeting. A
+// thread copies, reads and writes the same columns of every row, so warps need no barrier but the one at the end of a row.
 // Gamma and beta would be read from L2 for each row, twice the bytes of x: `pinned` of the vectors keep theirs in the shared
 // memory that is left, and `keep` asks L2 to hold the rest against x and y, which pass.
-// The meeting: each block posts what it found as three words that carry the number of their turn, and its first warp waits for
-// those of the team (common/grid_ptx.cuh); one trip to L2 and back, no counter. The turns go on from launch to launch.
+// The meeting: the warp that is the last of its block to have its part posts the block's, one word of 16 bytes that carries
+// the number of its turn; the first that has written its columns collects those of the team (common/grid_ptx.cuh), merges
+// them, and leaves what the next row is normalised with. One trip to L2 and back, no counter. The turns go on from launch to
+// launch.
 // Safety: a cooperative launch, which fails rather than starting some of the blocks; no other kernel is needed to go on.
 // Statistics: in shared parts of 32 elements, merged by weight (common/parts.cuh); the mean in two floats. Numerics: fp32; eps
 // inside the root; one rounding at the end. The order, and so the last bit, follows the number of multiprocessors.
 // Boundaries: rows of whole 16-byte vectors, aligned so. Saved tensors: mean and rstd in fp32 where their pointers are given.
-// Known limits: 128 KB of a row a multiprocessor, 64 KB in 16 bits (4.3 million elements on 132 of them; (1, 2^24) is refused). Rows of a team that is
-// alone wait for the meeting with their stores; only the loads of the next row fill that time.
+// Known limits: 128 KB of a row a multiprocessor, 64 KB in 16 bits (4.3 million elements on 132 of them; (1, 2^24) is refused). The
+// first row's loads and the last one's stores overlap with nothing.
 
 #include "common/async_ptx.cuh"
 #include "common/grid_ptx.cuh"
@@ -66,6 +70,7 @@
 #include "common/parts.cuh"
 
 constexpr int THREADS = 512;
+constexpr int WARPS = THREADS / 32;
 constexpr int MOST = 256;  // blocks
 
 // What a block has in shared memory besides vectors.
@@ -73,58 +78,63 @@ struct Desk {
     float4 seen[MOST];
     float4 warps[32];
     Moments moments;
+    unsigned parts;    // warps that have left their part, of all rows
+    unsigned written;  // warps that have written their columns, of all rows
+    unsigned unused[2];
 };
 
 // The blocks that share a row, as one of them sees them.
 struct Meeting {
-    unsigned long long* mail;  // [2][3][blocks of the grid]
-    int first;                 // block of the team
+    uint4* mail;  // [2][blocks of the grid]
+    int first;    // block of the team
     int size;
     int rank;
 
-    __device__ __forceinline__ unsigned long long* place(unsigned turn, int word, int member) const {
-        return mail + (turn % 2 * 3 + word) * gridDim.x + first + member;
+    __device__ __forceinline__ uint4* place(unsigned turn, int member) const {
+        return mail + turn % 2 * gridDim.x + first + member;
     }
 
-    // What the team has found of its row, in all lanes of the first warp, which alone calls it. count(member): elements that
-    // it holds; seen: MOST vectors of shared memory.
+    __device__ __forceinline__ void post(const Part& part, unsigned turn) const {
+        post_words(place(turn, rank), part.pivot, part.sum, part.squares, turn);
+    }
+
+    // What the team has found of its row, in all lanes of the warp that calls it. count(member): elements that it holds;
+    // seen: MOST vectors of shared memory.
     template <int NORM, typename Count>
-    __device__ __forceinline__ Part of_team(const Part& mine, unsigned turn, const Count& count, float4* seen) const {
-        const int lane = threadIdx.x;
-        if (lane == 0) {
-            if constexpr (NORM == LAYERNORM) {
-                post_word(place(turn, 0, rank), mine.pivot, turn);
-                post_word(place(turn, 1, rank), mine.sum, turn);
-            }
-            post_word(place(turn, 2, rank), mine.squares, turn);
-        }
+    __device__ __forceinline__ Part of_team(unsigned turn, const Count& count, float4* seen) const {
+        const int lane = threadIdx.x % 32;
 #pragma unroll 1
-        for (int i = lane; i < size; i += 32) {
-            float4 word = make_float4(count(i), 0.0f, 0.0f, await_word(place(turn, 2, i), turn));
-            if constexpr (NORM == LAYERNORM) {
-                word.y = await_word(place(turn, 0, i), turn);
-                word.z = await_word(place(turn, 1, i), turn);
-            }
-            seen[i] = word;  // read by this lane alone
+        for (int start = lane; start < size; start += 32 * WORDS) {
+            await_words(place(turn, start), 32, (size - start + 31) / 32, turn, [&](int k, float pivot, float sum, float squares) {
+                const int member = start + 32 * k;
+                seen[member] = make_float4(count(member), pivot, sum, squares);  // read by this lane alone
+            });
         }
         return merged<NORM>([&](int i) { return seen[i]; }, size);
     }
 };
 
+// How many warps of the block have come here before this one, in all its lanes.
+__device__ __forceinline__ unsigned counted(unsigned* counter) {
+    return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? atomicAdd(counter, 1u) : 0u, 0);
+}
+
 template <typename T, int NORM, int VECS, int PINNED, int KEEP>
 __global__ void __launch_bounds__(THREADS, 1)
 wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
-             float* __restrict__ mean, float* __restrict__ rstd, unsigned long long* __restrict__ mail,
-             unsigned* __restrict__ turns, long long rows, int hidden, long long x_stride, long long y_stride, float eps,
-             int sm_count) {
+             float* __restrict__ mean, float* __restrict__ rstd, uint4* __restrict__ mail, unsigned* __restrict__ turns,
+             long long rows, int hidden, long long x_stride, long long y_stride, float eps, int sm_count) {
     using Values = Pack<T, 16 / static_cast<int>(sizeof(T))>;
     constexpr int N = 16 / static_cast<int>(sizeof(T));
-    constexpr int TAKE = 32 / N;  // vectors whose elements are added up together
+    constexpr int TAKE = 16 / N;  // vectors whose elements are added up together, and arrive together
+    constexpr int GROUPS = VECS / TAKE;
+    constexpr int STEP = VECS / (PINNED ? PINNED : 1);  // every how manieth vector has its gamma and beta here
     static_assert(VECS % TAKE == 0, "statistics take whole groups");
-    static_assert(sizeof(Desk) == 4624, "the header asks for it");
+    static_assert(sizeof(Desk) == 4640, "the header asks for it");
     Desk* const desk = reinterpret_cast<Desk*>(launch_memory());
-    uint4* const ring = reinterpret_cast<uint4*>(desk + 1) + threadIdx.x;  // [VECS][THREADS]
-    uint4* const kept = ring + VECS * THREADS;                            // [PINNED][2][THREADS]
+    const int thread = threadIdx.x;
+    uint4* const ring = reinterpret_cast<uint4*>(desk + 1) + thread;  // [VECS][THREADS]
+    uint4* const kept = ring + VECS * THREADS;                        // [PINNED][2][THREADS]
     const unsigned long long pass = KEEP ? policy_pass() : 0, stay = KEEP ? policy_keep() : 0;
 
     const int all = hidden / N;
@@ -136,87 +146,112 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         const int left = all - member * slice;
         return left < 0 ? 0 : left < slice ? left : slice;
     };
-    const int left = held_by(meeting.rank) - static_cast<int>(threadIdx.x);  // vectors from this thread's first on
-    const int column = (meeting.rank * slice + static_cast<int>(threadIdx.x)) * N;
-    const auto has = [&](int v) { return v * THREADS < left; };
+    const int team = blockIdx.x / size;
+    const int rounds = team < rows ? static_cast<int>((rows - team + teams - 1) / teams) : 0;  // rows of this team
     const unsigned before = turns[blockIdx.x];
-    const long long team = blockIdx.x / size;
+    if (thread == 0) desk->parts = desk->written = 0;
+    __syncthreads();
 
-    const auto request = [&](long long row, int v) {
-        const T* const from = x + row * x_stride + column + v * THREADS * N;
-        if (row < rows && has(v)) {
-            if constexpr (KEEP) copy_async_by(ring + v * THREADS, from, pass);
-            else copy_async<16>(ring + v * THREADS, from);
+    const int left = held_by(meeting.rank) - thread;                    // vectors from this thread's first on
+    const int present = left > 0 ? (left + THREADS - 1) / THREADS : 0;  // of them, this thread's
+    const int column = (meeting.rank * slice + thread) * N;
+    const auto has = [&](int v) { return v < present; };
+    const T* from = x + team * x_stride + column;  // of the row to be requested next
+    const auto request = [&](bool wanted, int v) {
+        if (wanted && has(v)) {
+            if constexpr (KEEP) copy_async_by<16>(ring + v * THREADS, from + v * THREADS * N, pass);
+            else copy_async<16>(ring + v * THREADS, from + v * THREADS * N);
         }
+        if (v % TAKE == TAKE - 1) copy_commit();
     };
-    const auto parameter = [&](const T* from, int v) -> Values {
-        if constexpr (KEEP) return {load_by(from + column + v * THREADS * N, stay)};
-        else return {__ldg(reinterpret_cast<const uint4*>(from + column + v * THREADS * N))};
+    const auto parameter = [&](const T* all_of, int v, float absent) -> uint4 {
+        if (all_of == nullptr) return Values::filled(absent).word;
+        if constexpr (KEEP) return load_by(all_of + column + v * THREADS * N, stay);
+        else return __ldg(reinterpret_cast<const uint4*>(all_of + column + v * THREADS * N));
     };
-
-#pragma unroll
-    for (int v = 0; v < VECS; ++v) request(team, v);
-#pragma unroll
-    for (int v = 0; v < PINNED && v < VECS; ++v) {
-        if (has(v)) {
-            kept[2 * v * THREADS] = gamma != nullptr ? parameter(gamma, v).word : Values::filled(1.0f).word;
-            kept[(2 * v + 1) * THREADS] = beta != nullptr ? parameter(beta, v).word : Values::filled(0.0f).word;
-        }
-    }
-    copy_commit();
-
-    unsigned turn = before;
-#pragma unroll 1
-    for (long long row = team; row < rows; row += teams) {
-        ++turn;
-        copy_wait<0>();
-        Values held[VECS];
+    const auto pinned = [](int v) { return v % STEP == 0 && v / STEP < PINNED; };
+    // posts what this block has of the row in the ring, once its last warp has it
+    const auto statistics = [&](unsigned turn) {
         Running<NORM> running;
 #pragma unroll
-        for (int start = 0; start < VECS; start += TAKE) {
+        for (int group = 0; group < GROUPS; ++group) {
+            copy_wait(GROUPS - 1 - group);
             Values some[TAKE];
 #pragma unroll
-            for (int k = 0; k < TAKE; ++k) {
-                if (has(start + k)) some[k].word = ring[(start + k) * THREADS];
-                held[start + k] = some[k];
-            }
-            running.take(some, [&](int k) { return has(start + k); });
-            // its values have been used, so the place is free
-#pragma unroll
-            for (int k = 0; k < TAKE; ++k) request(row + teams, start + k);
+            for (int k = 0; k < TAKE; ++k) some[k].word = ring[(group * TAKE + k) * THREADS];
+            running.take(some, present - group * TAKE);
         }
-        copy_commit();
+        const Part mine = running.of_warp();
+        if (thread % 32 == 0) desk->warps[thread / 32] = word_of(mine);
+        __threadfence_block();
+        if (counted(&desk->parts) % WARPS != WARPS - 1) return;
+        __threadfence_block();
+        const Part part = merged<NORM>([&](int i) { return desk->warps[i]; }, WARPS);
+        if (thread % 32 == 0) meeting.post(part, turn);
+    };
+    // leaves what a row is normalised with: done by the first warp that comes
+    const auto collect = [&](int round, unsigned turn) {
+        if (counted(&desk->written) % WARPS != 0) return;
+        const auto count = [&](int member) { return static_cast<float>(held_by(member)) * N; };
+        const Moments moments = moments_of<NORM>(meeting.of_team<NORM>(turn, count, desk->seen), hidden, eps);
+        if (thread % 32 == 0) {
+            desk->moments = moments;
+            if (meeting.rank == 0) moments.save(mean, rstd, team + static_cast<long long>(round) * teams);
+        }
+    };
 
-        const Part part = of_block<NORM>(running.of_warp(), desk->warps);
-        if (threadIdx.x < 32) {
-            const auto count = [&](int member) { return static_cast<float>(held_by(member)) * N; };
-            const Moments moments = moments_of<NORM>(meeting.of_team<NORM>(part, turn, count, desk->seen), hidden, eps);
-            if (threadIdx.x == 0) {
-                desk->moments = moments;
-                if (meeting.rank == 0) moments.save(mean, rstd, row);
-            }
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) request(rounds > 0, v);
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+        if (pinned(v) && has(v)) {
+            kept[2 * (v / STEP) * THREADS] = parameter(gamma, v, 1.0f);
+            kept[(2 * (v / STEP) + 1) * THREADS] = parameter(beta, v, 0.0f);
         }
-        __syncthreads();
-        const Moments moments = desk->moments;
-        T* const to = y + row * y_stride + column;
+    }
+    Values held[VECS];
+    Moments moments{};
+    // the row of `round` is in the registers, and in the first round there is none
+#pragma unroll 1
+    for (int round = -1; round < rounds; ++round) {
+        const bool writes = round >= 0, more = round + 1 < rounds;
+        const unsigned turn = before + 2 + round;
+        if (more) statistics(turn);
+        from = x + (team + static_cast<long long>(round + 2) * teams) * x_stride + column;
+        T* const to = y + (team + static_cast<long long>(round) * teams) * y_stride + column;
+        // parameters from L2 are asked for as soon as the ones before have been used
+        uint4 scale, offset;
+        const auto fetch = [&](int v) {
+            if (v < VECS && pinned(v)) ++v;
+            if (v < VECS && !pinned(v) && writes && has(v)) {
+                scale = parameter(gamma, v, 1.0f);
+                offset = parameter(beta, v, 0.0f);
+            }
+        };
+        fetch(0);
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
-            if (!has(v)) break;
-            float values[N], scale[N], offset[N];
-            held[v].unpack(values);
-            const auto get = [&](const T* from, int which, float absent, float(&found)[N]) {
-                if (v < PINNED) Values{kept[(2 * v + which) * THREADS]}.unpack(found);
-                else (from != nullptr ? parameter(from, v) : Values::filled(absent)).unpack(found);
-            };
-            get(gamma, 0, 1.0f, scale);
-            get(beta, 1, 0.0f, offset);
+            if (writes && has(v)) {
+                float values[N], by[N], on[N];
+                held[v].unpack(values);
+                Values{pinned(v) ? kept[2 * (v / STEP) * THREADS] : scale}.unpack(by);
+                Values{pinned(v) ? kept[(2 * (v / STEP) + 1) * THREADS] : offset}.unpack(on);
+                if (!pinned(v)) fetch(v + 1);
 #pragma unroll
-            for (int j = 0; j < N; ++j) values[j] = fmaf(moments.normalise(values[j]), scale[j], offset[j]);
-            const Values result = Values::packed(values);
-            if constexpr (KEEP) store_by(to + v * THREADS * N, result.word, pass);
-            else result.to(to + v * THREADS * N);
+                for (int j = 0; j < N; ++j) values[j] = fmaf(moments.normalise(values[j]), by[j], on[j]);
+                const Values result = Values::packed(values);
+                if constexpr (KEEP) store_by(to + v * THREADS * N, result.word, pass);
+                else result.to(to + v * THREADS * N);
+            }
+            if (more) held[v].word = ring[v * THREADS];
+            request(round + 2 < rounds, v);
+        }
+        if (more) {
+            collect(round + 1, turn);
+            __syncthreads();
+            moments = desk->moments;
         }
     }
     // teams of fewer rows go on by as many turns as the others
-    if (threadIdx.x == 0) turns[blockIdx.x] = before + static_cast<unsigned>((rows + teams - 1) / teams);
+    if (thread == 0) turns[blockIdx.x] = before + static_cast<unsigned>((rows + teams - 1) / teams);
 }

@@ -80,7 +80,7 @@ split_parts(const T* __restrict__ x, float4* __restrict__ parts, int asked, int 
         for (int k = 0; k < MANY; ++k) {
             if (present(k)) held[k] = Values::once(from + static_cast<long long>(at + k * threads) * N);
         }
-        running.take(held, present);
+        running.take(held, (end - at + threads - 1) / threads);
     }
     const Part part = of_block<NORM>(running.of_warp(), scratch);
     if (threadIdx.x == 0) parts[blockIdx.x] = word_of(part);

@@ -12,9 +12,9 @@
 //     "each == (8 if x_bytes == 2 and hidden % 8 == 0 and aligned >= 16 else 4) or fused",
 //     "tiles or rows_each == 1",
 //     "rows_each == 1 or rows_each < 2 * rows",
-//     "stages < 32 or arch != 75",
+//     "depth == 6 or 16 + depth * (256 + 2048 * x_bytes) <= (232448 if arch in (90, 100, 103, 110) else 166912 if arch in (80, 87) else 65536 if arch == 75 else 101376)",
 //     # a block a row pays where rows are many or short; it has nothing to choose
-//     "not fused or (stages, tiles, rows_each, each, block) == (16, 0, 1, 4, 256)",
+//     "not fused or (depth, tiles, rows_each, each, block) == (6, 0, 1, 4, 256)",
 //     "not fused or rows >= 64 or hidden <= 32768",
 //     "fused or hidden >= 8192",
 // ]
@@ -28,7 +28,7 @@
 // [axes]
 // block = [256, 512]     # threads a block that writes
 // fused = [0, 1]         # a block a row, as torch has it, in place of chains spread over blocks
-// stages = [16, 32]      # chunks of 16 elements a chain that are on their way to shared memory at a time
+// depth = [6, 16]        # batches of 64 elements a chain that are in shared memory or on their way there
 // tiles = [0, 1]         # blocks write a row after the other (0), or the same columns of all rows (1)
 // rows_each = [1, 16]    # rows for which a block that writes reads gamma and beta once
 // each = [4, 8]          # elements a thread writes at a time
@@ -38,17 +38,18 @@
 //
 // [[launches]]
 // when = "not fused"
-// name = "wide_chains<{T}, {NORM}, {stages}>"
+// name = "wide_chains<{T}, {NORM}, {depth}>"
 // grid = "rows * 4"
-// block = 32
-// smem = "stages * 512 * x_bytes + 256"
-// args = ["x", "merged", "hidden", "x_stride"]
+// block = 64
+// smem = "16 + depth * (256 + 2048 * x_bytes)"
+// args = ["x", "merged", "rows", "hidden", "x_stride"]
 //
 // [[launches]]
 // when = "not fused"
 // name = "wide_apply<{T}, {NORM}, {each}, {tiles}, {rows_each}>"
 // grid = "cdiv(hidden, block * each) * cdiv(rows, rows_each)"
 // block = "block"
+// pdl = "arch >= 90"
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "merged", "rows", "hidden", "x_stride", "y_stride", "eps"]
 //
 // [[launches]]
@@ -60,13 +61,14 @@
 // ///
 // Decomposition: torch's kernel has one block a row, so 16 rows of 4 million elements use 16 of 132 multiprocessors. But its
 // 128 chains a row meet only at the end: here every warp of chains is a block of its own, four a row. A second kernel merges
-// the four in torch's order and writes; its blocks take columns from the last to the first, since those were read last and may
-// still be in L2, and `rows_each` rows of one tile, for which gamma and beta stay in registers. Where rows are many or short
-// one kernel with torch's own geometry does both (`fused`).
-// Statistics: bit for bit torch's (common/torch_order.cuh): running mean and squares, less accurate than pairwise sums. The
-// exact reciprocals of the counts, which torch divides for, stand beside the chains' path: a warp's lanes make one each for
-// the elements to come. x is copied to shared memory several kilobytes ahead, by each lane for itself, so nobody waits for
-// anybody; the values of the next chunk are read from there while this one's are added.
+// the four in torch's order and writes; its blocks take columns from the last to the first, since those were read last and
+// are the ones that L2 was not told to let go, and `rows_each` rows of one tile, for which gamma and beta stay in registers. On
+// sm_90 they come while the chains still run, with the first of x, gamma and beta in hand. Where rows are many or short one
+// kernel with torch's own geometry does both (`fused`).
+// Statistics: bit for bit torch's (common/torch_order.cuh): running mean and squares, less accurate than pairwise sums. A warp
+// of chains does nothing but its chains: a second warp, which has an issue slot of its own, copies x to shared memory several
+// batches ahead and puts beside it the exact reciprocals of the counts, which torch divides for. They tell each other how far
+// they are by two numbers (common/relay_ptx.cuh). The values of the next chunk are read while this one's are added.
 // Numerics: fp32 accumulation, eps inside the root (0 is allowed), one rounding of 16-bit outputs. The claim is made for a
 // version of torch on which `verify` has compared the bits, and for no other.
 // Boundaries: rows of a multiple of 4 elements, aligned to four of them; all other work is refused, since torch's order is
@@ -75,121 +77,159 @@
 // Known limits: a chain is two dependent operations an element, 8 cycles, whatever the memory does: 0.132 ms for 32768
 // elements at 1980 MHz. RMSNorm has torch's bits where torch launches ATen's kernel for it.
 
-#include "common/async_ptx.cuh"
 #include "common/band.cuh"
+#include "common/dependent_ptx.cuh"
+#include "common/hints_ptx.cuh"
+#include "common/relay_ptx.cuh"
 #include "common/torch_order.cuh"
 
-// One warp of a row's chains. STAGES: chunks that are on their way to shared memory, or there.
-template <typename T, int NORM, int STAGES>
-struct Warp {
-    static constexpr int GROUPS = 4;              // of a lane, in a chunk
-    static constexpr int CHUNK = GROUPS * GROUP;  // elements of a chain
-    static_assert(2 * CHUNK == 32, "each lane makes one reciprocal for two chunks");
+constexpr long long KEPT = 24 << 20;  // bytes read last that L2 is not told to let go
+
+// What a warp of chains and the one that feeds it have in shared memory: batches that are read, or on their way.
+template <typename T, int NORM, int DEPTH>
+struct Desk {
+    static constexpr int GROUPS = 16;             // of a chain, in a batch
+    static constexpr int BATCH = GROUPS * GROUP;  // elements of a chain
+    static constexpr int LAG = DEPTH - 3;         // batches on their way while the next is asked for
     using Four = Pack<T, GROUP>;
 
-    struct Held {
-        Four group[GROUPS];
-        float4 reciprocal[GROUPS];
-    };
+    unsigned filled, taken;  // batches
+    unsigned unused[2];
+    float reciprocals[DEPTH][BATCH];
+    Four ring[DEPTH][GROUPS][32];
+};
 
-    float4* reciprocals;  // [2][2 * GROUPS], the same for all lanes, and then the ring, [STAGES][GROUPS][32]
-    const T* x;           // this lane's first group
-    int lane;
-    int chunks;
-
-    __device__ __forceinline__ Four* slot(int chunk) const {
-        return reinterpret_cast<Four*>(reciprocals + 4 * GROUPS) + chunk % STAGES * (GROUPS * 32) + lane;
-    }
-
-    // Past the end the last chunk is asked for again, into a place that nobody reads: cheaper than a branch each time.
-    __device__ __forceinline__ void request(int chunk) const {
-        Four* const to = slot(chunk);
-        const T* const from = x + static_cast<long long>(chunk < chunks ? chunk : chunks - 1) * (GROUPS * CHAINS * GROUP);
+// Copies batches of the chains of 32 lanes, of which this is one, and tells when they are there. x: this lane's first group.
+template <typename T, int NORM, int DEPTH>
+__device__ __forceinline__ void feed(Desk<T, NORM, DEPTH>* desk, const T* x, int batches, int kept) {
+    using Table = Desk<T, NORM, DEPTH>;
+    constexpr int LAG = Table::LAG;
+    const int lane = threadIdx.x % 32;
+    const unsigned long long pass = policy_pass();
+    int slot = 0;
+#pragma unroll 1
+    for (int batch = 0; batch < batches; ++batch) {
+        if (batch >= DEPTH) await_told(&desk->taken, batch - DEPTH + 1);
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) copy_async<Four::BYTES>(to + g * 32, from + g * (CHAINS * GROUP));
-        copy_commit();
-    }
-
-    // One lane, one reciprocal, of this chunk's and the next one's counts. All lanes call it, and then see those of all.
-    __device__ __forceinline__ void count(int chunk) const {
-        if constexpr (NORM == LAYERNORM) {
-            float* const both = reinterpret_cast<float*>(reciprocals + chunk / 2 % 2 * (2 * GROUPS));
-            both[lane] = reciprocal_of(static_cast<float>(chunk * CHUNK + lane + 1));
-            __syncwarp();
+        for (int g = 0; g < Table::GROUPS; ++g) {
+            auto* const to = &desk->ring[slot][g][lane];
+            if (batch < batches - kept) copy_async_by<Table::Four::BYTES>(to, x + g * (CHAINS * GROUP), pass);
+            else copy_async<Table::Four::BYTES>(to, x + g * (CHAINS * GROUP));
         }
+        copy_commit();
+        if constexpr (NORM == LAYERNORM) {
+#pragma unroll
+            for (int k = lane; k < Table::BATCH; k += 32) {
+                desk->reciprocals[slot][k] = reciprocal_of(static_cast<float>(batch * Table::BATCH + k + 1));
+            }
+        }
+        if (batch >= LAG) {
+            copy_wait<LAG>();
+            __syncwarp();
+            if (lane == 0) tell(&desk->filled, batch - LAG + 1);
+        }
+        x += Table::GROUPS * CHAINS * GROUP;
+        slot = slot + 1 < DEPTH ? slot + 1 : 0;
     }
+    copy_wait<0>();
+    __syncwarp();
+    if (lane == 0) tell(&desk->filled, batches);
+}
 
-    __device__ __forceinline__ void read(int chunk, Held& held) const {
-        copy_wait<STAGES - 2>();
+// Four groups of a chain and what their elements are divided by.
+template <typename T, int NORM>
+struct Chunk {
+    static constexpr int GROUPS = 4;
+    Pack<T, GROUP> group[GROUPS];
+    float4 reciprocal[GROUPS];
+
+    template <int DEPTH>
+    __device__ __forceinline__ void read(const Desk<T, NORM, DEPTH>* desk, int slot, int chunk) {
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            held.group[g] = slot(chunk)[g * 32];
-            if constexpr (NORM == LAYERNORM) held.reciprocal[g] = reciprocals[chunk % 4 * GROUPS + g];
+            group[g] = desk->ring[slot][chunk * GROUPS + g][threadIdx.x];
+            if constexpr (NORM == LAYERNORM) {
+                reciprocal[g] = reinterpret_cast<const float4*>(desk->reciprocals[slot])[chunk * GROUPS + g];
+            }
         }
     }
 
-    static __device__ __forceinline__ void add(Chain<NORM>& chain, const Held& held) {
+    __device__ __forceinline__ void add_to(Chain<NORM>& chain) const {
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
             float values[GROUP];
-            held.group[g].unpack(values);
-            const float4 r = held.reciprocal[g];
+            group[g].unpack(values);
+            const float4 r = reciprocal[g];
             const float by[GROUP] = {r.x, r.y, r.z, r.w};
 #pragma unroll
             for (int j = 0; j < GROUP; ++j) chain.add(values[j], by[j]);
         }
     }
-
-    // The elements of all chunks, whose number is even. While one is added the next is read from shared memory, and one more
-    // is requested into the place of the one before.
-    __device__ __forceinline__ void walk(Chain<NORM>& chain) const {
-        if (chunks == 0) return;
-#pragma unroll 1
-        for (int s = 0; s < STAGES - 1; ++s) request(s);
-        Held even, odd;
-        count(0);
-        read(0, even);
-        // by turns, so that no register is moved; at the loop's end alone the reads wait for nobody's sums to hide behind
-#pragma unroll 2
-        for (int chunk = 0; chunk < chunks; chunk += 2) {
-            request(chunk + STAGES - 1);
-            read(chunk + 1, odd);
-            add(chain, even);
-            request(chunk + STAGES);
-            count(chunk + 2);
-            read(chunk + 2, even);
-            add(chain, odd);
-        }
-        copy_wait<0>();
-    }
 };
 
-template <typename T, int NORM, int STAGES>
-__global__ void __launch_bounds__(32)
-wide_chains(const T* __restrict__ x, float4* __restrict__ merged, int hidden, long long x_stride) {
-    using Chains = Warp<T, NORM, STAGES>;
-    using Four = typename Chains::Four;
-    constexpr int GROUPS = Chains::GROUPS;
-    const long long row = blockIdx.x / 4;
-    const int lane = threadIdx.x, first = static_cast<int>(blockIdx.x) % 4 * 32;
-    const T* const from = x + row * x_stride + (first + lane) * GROUP;
+// The elements of all batches. While one chunk is added the next is read, by turns, so that no register is moved.
+template <typename T, int NORM, int DEPTH>
+__device__ __forceinline__ void walk(Desk<T, NORM, DEPTH>* desk, Chain<NORM>& chain, int batches) {
+    if (batches == 0) return;
+    Chunk<T, NORM> even, odd;
+    await_told(&desk->filled, 1);
+    even.read(desk, 0, 0);
+    int slot = 0;
+#pragma unroll 1
+    for (int batch = 0; batch < batches; ++batch) {
+        const int next = slot + 1 < DEPTH ? slot + 1 : 0;
+        const unsigned known = told(&desk->filled);
+        odd.read(desk, slot, 1);
+        even.add_to(chain);
+        even.read(desk, slot, 2);
+        odd.add_to(chain);
+        odd.read(desk, slot, 3);
+        even.add_to(chain);
+        // past the last batch nothing comes, and what is read there nobody adds
+        await_told(&desk->filled, batch + 1 < batches ? batch + 2 : batches, known);
+        even.read(desk, next, 0);
+        __syncwarp();  // where the compiler would else read it at the loop's end, where nothing hides the wait
+        if (threadIdx.x == 0) tell_read(&desk->taken, batch + 1);
+        odd.add_to(chain);
+        slot = next;
+    }
+}
 
-    // pairs of chunks that every lane of this warp has, and groups of this lane
+template <typename T, int NORM, int DEPTH>
+__global__ void __launch_bounds__(64)
+wide_chains(const T* __restrict__ x, float4* __restrict__ merged, long long rows, int hidden, long long x_stride) {
+    using Table = Desk<T, NORM, DEPTH>;
+    using Four = typename Table::Four;
+    constexpr int SOME = 4;  // groups that are read together after the last batch
+    Table* const desk = reinterpret_cast<Table*>(launch_memory());
+    const long long row = blockIdx.x / 4;
+    const int lane = threadIdx.x % 32, first = static_cast<int>(blockIdx.x) % 4 * 32;
+    const T* const from = x + row * x_stride + (first + lane) * GROUP;
+    let_next_begin();
+
+    // batches that every lane of this warp has, and groups of this lane
     const int all = hidden / GROUP;
     const auto groups = [&](int chain) { return chain < all ? (all - chain + CHAINS - 1) / CHAINS : 0; };
-    const int chunks = groups(first + 31) / (2 * GROUPS) * 2, mine = groups(first + lane);
+    const int batches = groups(first + 31) / Table::GROUPS, mine = groups(first + lane);
+    if (threadIdx.x == 0) desk->filled = desk->taken = 0;
+    __syncthreads();
+    if (threadIdx.x >= 32) {
+        const long long each = rows * (4 * 32 * Table::BATCH * static_cast<int>(sizeof(T)));  // a batch of all rows
+        feed(desk, from, batches, static_cast<int>((KEPT + each - 1) / each));
+        return;
+    }
 
     Chain<NORM> chain{0.0f, 0.0f, static_cast<float>(mine * GROUP)};
-    Chains{reinterpret_cast<float4*>(launch_memory()), from, lane, chunks}.walk(chain);
+    walk(desk, chain, batches);
 #pragma unroll 1
-    for (int start = chunks * GROUPS; start < mine; start += GROUPS) {
-        Four left[GROUPS];
+    for (int start = batches * Table::GROUPS; start < mine; start += SOME) {
+        Four left[SOME];
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
+        for (int g = 0; g < SOME; ++g) {
             if (start + g < mine) left[g] = Four::of(from + static_cast<long long>(start + g) * (CHAINS * GROUP));
         }
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
+        for (int g = 0; g < SOME; ++g) {
             if (start + g >= mine) break;
             float values[GROUP];
             left[g].unpack(values);
@@ -208,20 +248,21 @@ wide_chains(const T* __restrict__ x, float4* __restrict__ merged, int hidden, lo
 template <typename T, int NORM, int N, int TILES, int ROWS>
 __global__ void __launch_bounds__(512)
 wide_apply(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
-           float* __restrict__ mean, float* __restrict__ rstd, const float4* __restrict__ merged, long long rows, int hidden,
+           float* __restrict__ mean, float* __restrict__ rstd, const float4* merged, long long rows, int hidden,
            long long x_stride, long long y_stride, float eps) {
     __shared__ TorchMoments moments[ROWS];
     Band<T, N, TILES, ROWS> band(rows, hidden);
     band.request(x, x_stride);
+    const TorchAffine<T, N> affine(gamma, beta, band.column);
+    await_previous();
     if (static_cast<int>(threadIdx.x) < band.count) {
         const long long row = band.top + threadIdx.x;
         moments[threadIdx.x] = TorchMoments::of<NORM>(merged + row * 4, hidden, eps);
         if (band.tile == 0) moments[threadIdx.x].save(mean, rstd, row);
     }
-    const TorchAffine<T, N> affine(gamma, beta, band.column);
     __syncthreads();
     band.write(x, x_stride, y, y_stride, [&](float(&values)[N], int row) {
-        moments[row].template apply<NORM>(values, affine.scaled, affine.gamma, affine.beta);
+        moments[row].template apply<NORM>(values, affine.gamma, affine.beta);
     });
 }
 
@@ -281,7 +322,7 @@ wide_row(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restri
             float values[GROUP];
             held[g].unpack(values);
             const TorchAffine<T, GROUP> affine(gamma, beta, at * GROUP);
-            moments.template apply<NORM>(values, affine.scaled, affine.gamma, affine.beta);
+            moments.template apply<NORM>(values, affine.gamma, affine.beta);
             Four::packed(values).to(y + row * y_stride + static_cast<long long>(at) * GROUP);
         }
     }

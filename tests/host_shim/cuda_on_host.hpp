@@ -328,11 +328,13 @@ inline void launch(const Shape& shape, const std::function<void()>& body) {
 #define __syncwarp() static_cast<void>(::host::exchange(0, 0))
 #define __trap() ::host::trap()
 
-inline float atomicAdd(float* to, float value) {
-    const float before = *to;
+template <typename V>
+V atomicAdd(V* to, V value) {
+    const V before = *to;
     *to = before + value;
     return before;
 }
+inline void __threadfence_block() {}  // threads take turns, and see what others wrote before
 inline float rsqrtf(float value) { return 1.0f / std::sqrt(value); }
 inline float __fdividef(float a, float b) { return a / b; }
 // the compiler is told not to contract, so each of these is one operation, rounded once

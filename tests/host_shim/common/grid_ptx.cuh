@@ -1,13 +1,19 @@
 // The same functions without PTX; whoever waits gives its turn away.
 #pragma once
 
-inline void post_word(unsigned long long* place, float value, unsigned turn) {
-    *place = static_cast<unsigned long long>(turn) << 32 | __float_as_uint(value);
+constexpr int WORDS = 5;
+
+inline void post_words(uint4* place, float a, float b, float c, unsigned turn) {
+    *place = {__float_as_uint(a), __float_as_uint(b), __float_as_uint(c), turn};
     host::cluster->progress = true;
 }
 
-inline float await_word(const unsigned long long* place, unsigned turn) {
-    while (static_cast<unsigned>(*place >> 32) != turn) host::give_turn();
-    host::cluster->progress = true;
-    return __uint_as_float(static_cast<unsigned>(*place));
+template <typename Each>
+void await_words(const uint4* place, int apart, int many, unsigned turn, const Each& each) {
+    for (int k = 0; k < WORDS && k < many; ++k) {
+        const uint4& word = place[k * apart];
+        while (word.w != turn) host::give_turn();
+        host::cluster->progress = true;
+        each(k, __uint_as_float(word.x), __uint_as_float(word.y), __uint_as_float(word.z));
+    }
 }
