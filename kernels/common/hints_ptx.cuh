@@ -1,4 +1,4 @@
-// Moves that say how long L2 should keep what passes through it: the instructions (sm_80 on).
+// Moves that say how long L2 should keep what passes through it: the instructions (sm_80 on; before, moves that do not).
 #pragma once
 
 #include "common/async_ptx.cuh"
@@ -20,12 +20,25 @@ __device__ __forceinline__ unsigned long long policy_pass() {
     return policy;
 }
 
+// As without a hint.
+__device__ __forceinline__ unsigned long long policy_usual() {
+    unsigned long long policy = 0;
+#if __CUDA_ARCH__ >= 800
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+
 __device__ __forceinline__ uint4 load_by(const void* from, unsigned long long policy) {
+#if __CUDA_ARCH__ >= 800
     uint4 quad;
     asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(quad.x), "=r"(quad.y), "=r"(quad.z), "=r"(quad.w)
                  : "l"(from), "l"(policy));
     return quad;
+#else
+    return load_once(static_cast<const uint4*>(from));
+#endif
 }
 
 __device__ __forceinline__ void store_by(void* to, uint4 quad, unsigned long long policy) {

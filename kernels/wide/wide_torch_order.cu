@@ -83,7 +83,6 @@
 #include "common/relay_ptx.cuh"
 #include "common/torch_order.cuh"
 
-constexpr long long KEPT = 24 << 20;  // bytes read last that L2 is not told to let go
 
 // What a warp of chains and the one that feeds it have in shared memory: batches that are read, or on their way.
 template <typename T, int NORM, int DEPTH>
@@ -105,16 +104,15 @@ __device__ __forceinline__ void feed(Desk<T, NORM, DEPTH>* desk, const T* x, int
     using Table = Desk<T, NORM, DEPTH>;
     constexpr int LAG = Table::LAG;
     const int lane = threadIdx.x % 32;
-    const unsigned long long pass = policy_pass();
+    const unsigned long long pass = policy_pass(), usual = policy_usual();
     int slot = 0;
 #pragma unroll 1
     for (int batch = 0; batch < batches; ++batch) {
+        const unsigned long long policy = batch < batches - kept ? pass : usual;
         if (batch >= DEPTH) await_told(&desk->taken, batch - DEPTH + 1);
 #pragma unroll
         for (int g = 0; g < Table::GROUPS; ++g) {
-            auto* const to = &desk->ring[slot][g][lane];
-            if (batch < batches - kept) copy_async_by<Table::Four::BYTES>(to, x + g * (CHAINS * GROUP), pass);
-            else copy_async<Table::Four::BYTES>(to, x + g * (CHAINS * GROUP));
+            copy_async_by<Table::Four::BYTES>(&desk->ring[slot][g][lane], x + g * (CHAINS * GROUP), policy);
         }
         copy_commit();
         if constexpr (NORM == LAYERNORM) {
