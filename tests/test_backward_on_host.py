@@ -293,6 +293,7 @@ def run_triton(module: Any, kernel: kernelfile.Kernel, job: Job) -> str | None:
         norm=ops.OPS[point.op].norm,
         residual_mode=ops.residual_mode(point),
         sm_count=SM_COUNT,
+        reduces=True,
         scratch=SimpleNamespace(**dict(zip(kernel.scratch, (memory.view for memory in scratch), strict=True))),
     )
     module.launch(t, **job.variant)

@@ -41,6 +41,11 @@ def percent(value: Span | None) -> str:
     return NONE if value is None else f"{_between(f'{value[0] * 100:.0f}', f'{value[1] * 100:.0f}')}\u00a0%"
 
 
+def shares(value: Span | None) -> str:
+    """``0.8–12 %``: of small parts, in two digits."""
+    return NONE if value is None else f"{_between(f'{value[0] * 100:.2g}', f'{value[1] * 100:.2g}')}\u00a0%"
+
+
 def signed(value: float | None) -> str:
     """A fraction as a signed percentage with a digit that tells: ``+0.3 %``, ``+12 %``."""
     if value is None:
