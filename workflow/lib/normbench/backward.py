@@ -179,8 +179,11 @@ def _launches(one: Measured, mine: pl.Expr) -> int | None:
 
 
 def reduction(reduce_us: float | None, whole_us: float) -> str:
-    """``3.1 µs (1.4 %)``: the reduction and its share of the whole, or a dash where it is unknown."""
-    return formats.NONE if reduce_us is None else f"{reduce_us:.2g} µs ({100 * reduce_us / whole_us:.2g}\u00a0%)"
+    """``3.1 (1.4 %)``: the reduction in microseconds and its share of the whole, or a dash where it is unknown."""
+    if reduce_us is None:
+        return formats.NONE
+    share = reduce_us / whole_us
+    return f"{formats.few(reduce_us)} ({formats.shares((share, share))})"
 
 
 def held(counts: tuple[int, int]) -> str:

@@ -6,6 +6,7 @@ import altair as alt
 import polars as pl
 
 from normbench.charts import kit, theme
+from normbench.formats import quantity
 from normbench.measured import Measured
 from normbench.metrics import Drawable, drawable
 
@@ -30,13 +31,15 @@ def prepare(measured: Measured, op: str) -> Drawable:
     ours = kit.raced(measured, "stream", "ours").filter(pl.col("competes") & (pl.col("op") == op))
     fastest = ours.sort("time_us_p50", "contender").unique(("dtype", "point"), keep="first", maintain_order=True)
     chosen = drawable(fastest, "reduce_us", positive=True)
+    unknown = fastest.height - chosen.frame.height
+    omitted = f"{unknown} of {quantity(fastest.height, 'point')} not shown: no part of the time there is known."
     rest = pl.col("time_us_p50") - pl.col("reduce_us")
     below, above = (
         chosen.frame.with_columns(part=pl.lit(part), from_us=start, to_us=end)
         for part, start, end in zip(PARTS, (pl.lit(0.0), rest), (rest, pl.col("time_us_p50")), strict=True)
     )
     columns = ("part", "from_us", "to_us", "time_us_p50", "reduce_us", "reduce_share")
-    return Drawable(kit.evident(pl.concat([below, above]), *columns), chosen.omitted)
+    return Drawable(kit.evident(pl.concat([below, above]), *columns), omitted if unknown else "")
 
 
 def chart(frame: pl.DataFrame) -> kit.Drawing:
