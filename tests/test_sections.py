@@ -128,7 +128,7 @@ def test_the_bars_of_a_reduction_end_at_the_time_of_the_fastest_of_ours() -> Non
     assert above["from_us"].to_list() == below["to_us"].to_list()
     assert (above["to_us"] - above["from_us"]).to_list() == pytest.approx(fastest["reduce_us"].to_list())
     assert below["from_us"].to_list() == [0.0]
-    assert chosen.omitted == "1 of 2 points not shown: no part of the time there is known."  # triton_row does not tell
+    assert chosen.omitted == "1 of 2 points not shown: the reduction there is not known."  # triton_row does not tell
     assert reduction.prepare(one, "layernorm").frame.is_empty()
 
 

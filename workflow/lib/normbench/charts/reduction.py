@@ -32,7 +32,7 @@ def prepare(measured: Measured, op: str) -> Drawable:
     fastest = ours.sort("time_us_p50", "contender").unique(("dtype", "point"), keep="first", maintain_order=True)
     chosen = drawable(fastest, "reduce_us", positive=True)
     unknown = fastest.height - chosen.frame.height
-    omitted = f"{unknown} of {quantity(fastest.height, 'point')} not shown: no part of the time there is known."
+    omitted = f"{unknown} of {quantity(fastest.height, 'point')} not shown: the reduction there is not known."
     rest = pl.col("time_us_p50") - pl.col("reduce_us")
     below, above = (
         chosen.frame.with_columns(part=pl.lit(part), from_us=start, to_us=end)
