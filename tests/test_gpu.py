@@ -100,7 +100,7 @@ def test_a_kernel_that_is_wrong_on_a_hard_input(
 
 @pytest.mark.parametrize("stem", [kernel.stem for kernel in KERNELS if kernel.parted])
 def test_dx_needs_no_reduction_and_column_sums_do(gpu: CudaGpu, contenders: dict[str, Contender], stem: str) -> None:
-    contender, work = contenders[stem], Point("layernorm_bwd", "bf16", 2048, 1024)
+    contender, work = contenders[stem], Point("layernorm_bwd", "bf16", 512, 8192)
     refused = contender.refusal(work, gpu)
     if refused:
         pytest.skip(refused)
