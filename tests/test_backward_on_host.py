@@ -152,12 +152,20 @@ def problem(tensors: Tensors, scratch: list[Any], before: int) -> str | None:
 
 
 def run_cuda(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list[str]) -> str | None:
+    """What is wrong with the launches of a job, or None; those of the part "reduction" may only form column sums."""
+    import torch
+
     tensors, scratch = tensors_of(job), scratch_of(kernel, job)
     point, before = job.point, tensors.fingerprint()
     scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
     scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden}
     names = {name: tensors.get(name) for name in shim.POINTERS}
+    dx = None
     for launch in kernel.wanted(job.names):
+        if launch.part and dx is None:
+            if any(tensor is not None and not tensor.isnan().all() for tensor in column_sums(tensors)):
+                return "wrote a column sum before its reduction"
+            dx = tensors.outputs()["dx"].clone()
         texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
         grid, block, smem, cluster = (int(kernelfile.evaluate(text, job.names)) for text in texts)
         shape = shim.Shape(grid, block, smem, max(cluster, 1), tuple(job.variant.values()))
@@ -166,7 +174,13 @@ def run_cuda(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols:
             shim.launch(library, which, shape, names, [memory.view for memory in scratch], **scalars)
         except RuntimeError as error:
             return str(error)
+    if dx is not None and not torch.equal(dx, tensors.outputs()["dx"]):
+        return "wrote dx in its reduction"
     return problem(tensors, scratch, before)
+
+
+def column_sums(tensors: Tensors) -> list[Any]:
+    return [tensors.get(name) for name in ops.COLUMN_SUMS]
 
 
 def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[str]:
@@ -293,8 +307,15 @@ def run_triton(module: Any, kernel: kernelfile.Kernel, job: Job) -> str | None:
         norm=ops.OPS[point.op].norm,
         residual_mode=ops.residual_mode(point),
         sm_count=SM_COUNT,
+        reduces=True,
         scratch=SimpleNamespace(**dict(zip(kernel.scratch, (memory.view for memory in scratch), strict=True))),
     )
+    if job.point.rows == 1:  # cheap, and as good as any
+        t.reduces = False
+        module.launch(t, **job.variant)
+        if any(tensor is not None and not tensor.isnan().all() for tensor in column_sums(tensors)):
+            return "wrote a column sum without being asked to reduce"
+        t.reduces = True
     module.launch(t, **job.variant)
     return problem(tensors, scratch, before)
 

@@ -29,6 +29,16 @@ def exported() -> dict[str, Any]:
     return nvbench.document(MADE.tables()["showdown"], MADE.machine())
 
 
+def test_nvbench_is_told_the_part_that_reduces() -> None:
+    made = fixture.Fixture(ops=("rmsnorm_bwd",), dtypes=("bf16",), hidden=(4096,), latency=False)
+    document = nvbench.document(made.tables()["showdown"], made.machine())
+    row = made.tables()["showdown"].filter(contender="cta_row").row(0, named=True)
+
+    assert value(of(document, contender="cta_row"), "normbench/reduction") == pytest.approx(row["reduce_us"] / 1e6)
+    summaries = of(document, contender="torch_eager")["summaries"]
+    assert "normbench/reduction" not in {summary["tag"] for summary in summaries}
+
+
 def states(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [state for bench in document["benchmarks"] for state in bench["states"]]
 

@@ -30,7 +30,7 @@ from normbench import (
     timing,
     tools,
 )
-from normbench.contenders import Contender, CudaKernel, TritonKernel, baseline
+from normbench.contenders import Contender, CudaKernel, TritonKernel, baseline, rest
 from normbench.gpu import CudaGpu, Launch, buffer_sets, launches_a_sample
 from normbench.observe import Observer
 from normbench.points import Point
@@ -96,6 +96,27 @@ def test_a_kernel_that_is_wrong_on_a_hard_input(
             verdict = check.check(expected, outputs)
             assert verdict.ok, f"{case.name} {variant}: {verdict.reason}"
             assert all(item.guards_intact() for item in tensors.guarded.values()), f"{case.name} {variant}"
+
+
+@pytest.mark.parametrize("stem", [kernel.stem for kernel in KERNELS if kernel.parted])
+def test_dx_needs_no_reduction_and_column_sums_do(gpu: CudaGpu, contenders: dict[str, Contender], stem: str) -> None:
+    contender, work = contenders[stem], Point("layernorm_bwd", "bf16", 512, 8192)
+    refused = contender.refusal(work, gpu)
+    if refused:
+        pytest.skip(refused)
+    (tensors,) = make_sets(work, gpu.device, 1, 1)
+    bounds = (contender.bind(tensors, variant, gpu) for variant in contender.variants(work, gpu, BLOCKS))
+    whole = next(bound for bound in bounds if rest(bound) is not None)
+    without = rest(whole)
+    assert without is not None
+    dx = whole()["dx"].clone()
+    gpu.synchronize()
+    tensors.poison()
+    found = without()
+    gpu.synchronize()
+    assert gpu.torch.equal(found["dx"], dx)
+    assert bool(found["dgamma"].isnan().all())
+    assert bool(found["dbeta"].isnan().all())
 
 
 def test_a_captured_launch_begins_behind_what_was_enqueued_before(gpu: CudaGpu) -> None:

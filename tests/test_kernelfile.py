@@ -30,6 +30,15 @@ smem = "hidden * 4"
 args = ["x", "gamma", "beta", "y", "partial", "rows", "hidden", "vec", "eps"]
 """
 
+REDUCING = """\
+[[launches]]
+name = "sums<{W}>"
+part = "reduction"
+grid = "cdiv(hidden, 32) if vec > 1 else 0"
+block = "block"
+args = ["partial", "dgamma", "hidden"]
+"""
+
 
 def written(folder: Path, header: str = HEADER, name: str = "kernel.cu", rest: str = "") -> Path:
     mark = "//" if name.endswith(".cu") else "#"
@@ -54,6 +63,13 @@ def names(hidden: int = 4096, dtype: str = "fp32", op: str = "layernorm", aligne
         ("ops =", "opps =", "unknown key 'opps'; known: axes,"),
         ("smem =", "shared =", "unknown key launches.'shared'"),
         ('grid = "cdiv(rows, 4)"\n', "", "key 'launches.grid' is missing"),
+        ('smem = "hidden * 4"', 'part = "sums"', "unknown launches.part 'sums'; known: reduction"),
+        (
+            'smem = "hidden * 4"',
+            'part = "reduction"',
+            "launches of the part 'reduction' come last, after one that is none",
+        ),
+        ("[[launches]]", REDUCING + "[[launches]]", "launches of the part 'reduction' come last"),
         ('"vec == 1 or aligned >= 16"', '"vec = 1"', "bad expression 'vec = 1'"),
         ('"hidden > 65536"', '"hidden >"', "bad expression 'hidden >'"),
         ('"rows * 8"', '"open(1)"', "unknown function in 'open(1)'"),
@@ -183,6 +199,24 @@ def test_a_launch_may_overlap_by_an_axis(tmp_path: Path) -> None:
 
     (launch,) = kernel.launches
     assert [kernelfile.evaluate(launch.pdl, {"vec": vec}) for vec in (1, 4)] == [False, True]
+
+
+def test_a_reduction_is_one_where_it_is_launched(tmp_path: Path) -> None:
+    reducing, plain = (kernelfile.load(written(tmp_path, header)) for header in (HEADER + REDUCING, HEADER))
+
+    assert (reducing.parted, plain.parted) == (True, False)
+    assert [reducing.reduces({"hidden": 64, "vec": vec}) for vec in (4, 1)] == [True, False]
+    assert not plain.reduces({"hidden": 64, "vec": 4})
+
+
+def test_a_triton_kernel_has_a_reduction_where_it_asks_whether_to_reduce(tmp_path: Path) -> None:
+    header = HEADER.partition("[[launches]]")[0]
+    asking, silent = ("def launch(t):\n    if t.reduces:\n        pass\n", "def launch(t):\n    pass\n")
+
+    assert [kernelfile.load(written(tmp_path, header, "kernel.py", rest)).parted for rest in (asking, silent)] == [
+        True,
+        False,
+    ]
 
 
 def test_everything_launched_was_compiled(tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
+import vl_convert
 
 import report_fixture as fixture
-from normbench import backward, contracts, findings, measured, page, wide
+from normbench import backward, contracts, findings, formats, measured, page, wide
+from normbench.charts import reduction, theme
 from normbench.points import Point, Semantics
 
 GRADIENTS = fixture.Fixture(
@@ -74,6 +78,67 @@ def test_the_column_sums_are_described_by_what_was_recorded() -> None:
     assert sums["naive"].same_bits == (asked - 2, asked)
     assert sums["naive"].any_gpu == (asked, asked)
     assert sums["liger"].launches is None  # nobody compiled or profiled it
+
+
+def test_the_reduction_is_shown_as_a_part_of_the_time() -> None:
+    one = study(GRADIENTS)
+    shown = section(page.build(one), "backward")
+    found = backward.section(one)
+    assert found is not None
+
+    (line,) = (line for line in found.lines if (line.op, line.hidden) == ("layernorm_bwd", 4096))
+    assert (line.use, line.reduce_us) == ("cta_row", pytest.approx(0.02 * line.time_us))
+    assert f'{line.time_us:.4g}</td><td class="n">{formats.few(line.reduce_us)} (2\u00a0%)</td>' in shown  # type: ignore[arg-type]
+    assert {sums.contender: sums.share for sums in found.sums if sums.share} == {
+        "cta_row": pytest.approx((0.02, 0.02)),
+        "naive": pytest.approx((0.5, 0.5)),
+    }
+    assert found.contenders == ["cta_row", "naive"]
+    assert [(part.op, part.hidden) for part in found.parts] == [(line.op, line.hidden) for line in found.lines]
+    for part in found.parts:
+        assert [cell and cell[0] / cell[1] for cell in part.cells] == pytest.approx([0.02, 0.5])
+    assert re.findall('data-chart="(reduction-.)"', shown) == ["reduction-0", "reduction-1"]
+    assert "layernorm_bwd: the reduction as a part of the time" in shown
+
+
+def test_runs_that_did_not_time_a_reduction_say_so_with_dashes() -> None:
+    older = GRADIENTS.tables()["showdown"].with_columns(reduce_us=pl.lit(None, pl.Float64))
+    one = study(GRADIENTS, showdown=older)
+    found = backward.section(one)
+    assert found is not None
+    shown = section(page.build(one), "backward")
+
+    assert {line.reduce_us for line in found.lines} == {None}
+    assert (found.contenders, found.parts) == ([], [])
+    assert "data-chart" not in shown
+    assert "The reduction of every kernel" not in shown
+    assert reduction.prepare(one, "layernorm_bwd").frame.is_empty()
+
+
+def test_the_bars_of_a_reduction_end_at_the_time_of_the_fastest_of_ours() -> None:
+    one = study(GRADIENTS)
+    chosen = reduction.prepare(one, "layernorm_bwd")
+    ours = one.showdown.filter(pl.col("role") == "ours", op="layernorm_bwd", verdict="quotable")
+    fastest = ours.sort("time_us_p50").unique("hidden", keep="first").filter(pl.col("reduce_us").is_not_null())
+
+    parts = {part: chosen.frame.filter(part=part).sort("hidden") for part in reduction.PARTS}
+    below, above = parts.values()
+    assert above["hidden"].to_list() == sorted(fastest["hidden"]) == [4096]
+    assert above["to_us"].to_list() == fastest["time_us_p50"].to_list()
+    assert above["from_us"].to_list() == below["to_us"].to_list()
+    assert (above["to_us"] - above["from_us"]).to_list() == pytest.approx(fastest["reduce_us"].to_list())
+    assert below["from_us"].to_list() == [0.0]
+    assert chosen.omitted == "1 of 2 points not shown: the reduction there is not known."  # triton_row does not tell
+    assert reduction.prepare(one, "layernorm").frame.is_empty()
+
+
+def test_the_chart_of_a_reduction_draws_a_bar_of_two_parts_and_its_share() -> None:
+    spec = reduction.chart(reduction.prepare(study(GRADIENTS), "layernorm_bwd").frame).to_dict()
+    svg = vl_convert.vegalite_to_svg(spec | {"config": theme.FILE})
+
+    assert svg.split('class="mark-rect role-mark')[1].split("</g>")[0].count("<path") == 2
+    assert ">2.0%</text>" in svg
+    assert '"title": "reproduce"' in json.dumps(spec)
 
 
 def wide_row(contender: str, **changes: Any) -> dict[str, Any]:

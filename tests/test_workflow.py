@@ -654,5 +654,9 @@ def test_a_study_of_gradients_has_their_section_on_its_page(fresh: Checkout, tmp
     assert f'{best["contender"][0]}</td><td class="n">{best["time_us_p50"][0]:.4g}</td>' in section
     assert "(<code>read2_write1</code>)" in section
     assert '<th scope="row">naive_bwd</th><td class="n">3</td>' in section  # its launches, as they were compiled
+    parts = {row["contender"]: row["reduce_us"] for row in raced.iter_rows(named=True)}
+    assert parts["naive_bwd"] > 0
+    assert {name for name, part in parts.items() if part is not None} == {"naive_bwd"}
+    assert 'data-chart="reduction-0"' in section
     assert 'value="layernorm_bwd"' in html
     assert "Not a measurement" in html

@@ -39,6 +39,7 @@
 //
 // [[launches]]
 // name = "column_sums<{W}>"
+// part = "reduction"
 // grid = "2 * cdiv(hidden, 32)"
 // block = "128"
 // args = ["partial", "count", "dgamma", "dbeta", "hidden"]

@@ -20,12 +20,14 @@
 //
 // [[launches]]
 // name = "naive_bwd_slices<{T}, {NORM}>"
+// part = "reduction"
 // grid = "cdiv(hidden, 32) * slices"
 // block = "block"
 // args = ["x", "dy", "moments", "partial", "rows", "hidden", "slices", "x_stride"]
 //
 // [[launches]]
 // name = "naive_bwd_columns<{W}>"
+// part = "reduction"
 // grid = "cdiv(hidden, block)"
 // block = "block"
 // args = ["partial", "dgamma", "dbeta", "hidden", "slices"]

@@ -39,6 +39,7 @@
 //
 // [[launches]]
 // name = "column_sums<{W}>"
+// part = "reduction"
 // grid = "2 * cdiv(hidden, 32) if slices > 1 else 0"
 // block = "512"
 // args = ["partial", "count", "dgamma", "dbeta", "hidden"]

@@ -132,7 +132,10 @@ def _gradient_columns(
 
 
 def launch(t, num_warps, per_sm):
-    """Enqueue both launches over ``t``, the names of contenders.namespace; the first is the one that is described."""
+    """Enqueue both launches over ``t``, the names of contenders.namespace; the first is the one that is described.
+
+    The second only forms dgamma and dbeta, and is left out where ``t.reduces`` is False.
+    """
     programs = even(t.rows, t.sm_count * per_sm)
     partial = t.scratch.partial.view(torch.float32)
     compiled = _gradient_rows[(programs,)](
@@ -156,7 +159,7 @@ def launch(t, num_warps, per_sm):
         BLOCK=triton.next_power_of_2(t.hidden),
         num_warps=num_warps,
     )
-    if t.dgamma is not None or t.dbeta is not None:
+    if t.reduces and (t.dgamma is not None or t.dbeta is not None):
         _gradient_columns[(triton.cdiv(t.hidden, COLUMNS),)](
             partial,
             t.dgamma,

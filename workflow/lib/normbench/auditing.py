@@ -19,7 +19,7 @@ from typing import Any
 
 from normbench import __version__, sources, timing
 from normbench.contenders import CompileError, Contender, Unsupported, load
-from normbench.gpu import DeviceLost, FakeGpu, Launch
+from normbench.gpu import DeviceLost, FakeGpu
 from normbench.inspections import METHODS, OWN
 from normbench.observe import Observer
 from normbench.points import Point
@@ -227,7 +227,7 @@ class Audit:
     def _rotation(self, runner: Runner) -> Callable[[], None]:
         """One launch a call, on one buffer set after the other, as the graph has them."""
         assert runner.trial is not None
-        launches = itertools.cycle(_launches(runner.trial))
+        launches = itertools.cycle(runner.trial.replay.bound)
 
         def rotate() -> None:
             next(launches)()
@@ -295,13 +295,6 @@ class _Stream:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.handle
-
-
-def _launches(trial: Trial) -> Sequence[Launch]:
-    """What the graph was captured from."""
-    replay: Any = trial.replay
-    found: Sequence[Launch] = replay.launch if trial.gpu.fake else replay.bound
-    return found
 
 
 def _timed(samples: Sequence[float]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Whoever can do the work of a point: our CUDA and Triton kernels, the baselines, and callables from outside.
 
 A contender says what it refuses, which variants it has, and binds itself to tensors; a bound contender is a function
-that enqueues one launch on torch's current stream and returns its outputs by name.
+that enqueues one launch on torch's current stream and returns its outputs by name. Where its last part only forms
+dgamma and dbeta, ``rest`` is the same work without that part.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 from normbench import kernelfile, ops, schema
 from normbench.check import yardstick
-from normbench.gpu import FakeGpu, Gpu, Launch
+from normbench.gpu import REDUCTION_SHARE, FakeGpu, Gpu, Launch
 from normbench.kernelfile import Kernel, Variant
 from normbench.points import Point, canonical_json, short_hash
 from normbench.sources import constant, regimes, version
@@ -94,6 +95,12 @@ def empty(tensors: Tensors) -> Launch:
     return run
 
 
+def rest(launch: Launch) -> Launch | None:
+    """A bound launch on the same memory without what only forms dgamma and dbeta; None where it has no such part."""
+    found: Launch | None = getattr(launch, "rest", None)
+    return found
+
+
 class Ours:
     """What the CUDA and the Triton contenders share."""
 
@@ -115,6 +122,11 @@ class Ours:
     def variants_for(self, tensors: Tensors, gpu: Gpu, blocks: list[int]) -> list[Variant]:
         """Variants for tensors whose bases may be misaligned."""
         return self.kernel.variants(blocks, self._names(tensors.point, gpu, tensors.alignment()))
+
+    def _faked(self, tensors: Tensors, variant: Variant, gpu: FakeGpu) -> FakeLaunch:
+        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
+        parted = bool(tensors.point.rows) and self.kernel.reduces(names)
+        return FakeLaunch(self.stem, variant, tensors, gpu, parted=parted)
 
     def _scratch(self, names: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
         """Working memory of one bound launch, by name, as nobody has written it unless the header wants zeros."""
@@ -169,15 +181,17 @@ class CudaKernel(Ours):
 
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
-            return FakeLaunch(self.stem, variant, tensors, gpu)
+            return self._faked(tensors, variant, gpu)
         first = self._costs(tensors.point, variant, self.kernel.launched(variant)[:1])
         resident = first.get("blocks_per_sm", 1)  # not known of code the driver compiles
         names = self._names(tensors.point, gpu, tensors.alignment()) | variant | {"blocks_per_sm": resident}
         if not tensors.point.rows:
             return empty(tensors)
         scratch = self._scratch(names, gpu)
-        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in self.kernel.wanted(names)]
-        return CudaLaunch(steps, tensors.outputs(), scratch)
+        launches = self.kernel.wanted(names)
+        steps = [self._step(launch, names, tensors, scratch, gpu) for launch in launches]
+        reducing = sum(launch.part == kernelfile.REDUCTION for launch in launches)
+        return CudaLaunch(steps, tensors.outputs(), scratch, reducing)
 
     def _step(
         self, launch: kernelfile.Launch, names: dict[str, Any], tensors: Tensors, scratch: dict[str, Any], gpu: Any
@@ -246,11 +260,17 @@ class CompileError(Exception):
 
 @dataclass
 class CudaLaunch:
-    """The launches of one bound CUDA kernel; keeps scratch memory alive."""
+    """The launches of one bound CUDA kernel, of which the last ``reducing`` only form dgamma and dbeta; keeps scratch
+    memory alive."""
 
     steps: list[tuple[Any, Any, list[Any]]]
     outputs: dict[str, Any]
     scratch: dict[str, Any]
+    reducing: int = 0
+
+    @property
+    def rest(self) -> CudaLaunch | None:
+        return replace(self, steps=self.steps[: -self.reducing], reducing=0) if self.reducing else None
 
     def __call__(self) -> dict[str, Any]:
         import torch
@@ -303,7 +323,10 @@ def _allow(handle: Any, attribute: str, value: int, said: str) -> None:
 
 
 class TritonKernel(Ours):
-    """A Triton file: ``launch(t, **axes)`` enqueues one launch and returns the compiled kernel."""
+    """A Triton file: ``launch(t, **axes)`` enqueues one launch and returns the compiled kernel.
+
+    One that asks ``t.reduces`` leaves out, where it is False, what only forms dgamma and dbeta.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
@@ -315,27 +338,27 @@ class TritonKernel(Ours):
         return load_module(self.kernel.path)
 
     def given(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> SimpleNamespace:
-        """What ``launch`` is given: the names of ``namespace``, ``sm_count`` and working memory of its own."""
+        """What ``launch`` is given: the names of ``namespace``, ``sm_count``, ``reduces`` and working memory of its
+        own."""
         names = self._names(tensors.point, gpu, tensors.alignment()) | variant
         t = namespace(tensors)
-        t.sm_count, t.scratch = gpu.sm_count, SimpleNamespace(**self._scratch(names, gpu))
+        t.sm_count, t.reduces = gpu.sm_count, True
+        t.scratch = SimpleNamespace(**self._scratch(names, gpu))
         return t
 
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
-            return FakeLaunch(self.stem, variant, tensors, gpu)
+            return self._faked(tensors, variant, gpu)
         if not tensors.point.rows:
             return empty(tensors)
-        t, outputs = self.given(tensors, variant, gpu), tensors.outputs()
-        key = self._key(tensors.point, variant)
+        return TritonLaunch(self, self.given(tensors, variant, gpu), variant, tensors.outputs())
 
-        def run() -> dict[str, Any]:
-            compiled = self.module.launch(t, **variant)
-            if key not in self._static:
-                self._static[key] = _triton_resources(compiled)
-            return outputs
-
-        return run
+    def launch(self, t: SimpleNamespace, variant: Variant) -> None:
+        """Enqueue one launch over ``t``; what was compiled for it is known from then on."""
+        compiled = self.module.launch(t, **variant)
+        key = self._key(t.point, variant)
+        if key not in self._static:
+            self._static[key] = _triton_resources(compiled)
 
     @staticmethod
     def _key(point: Point, variant: Variant) -> str:
@@ -343,6 +366,26 @@ class TritonKernel(Ours):
 
     def static(self, point: Point, variant: Variant) -> dict[str, int]:
         return self._static.get(self._key(point, variant), {})
+
+
+@dataclass
+class TritonLaunch:
+    """One bound Triton kernel; ``given`` keeps its scratch memory alive."""
+
+    contender: TritonKernel
+    given: SimpleNamespace
+    variant: Variant
+    outputs: dict[str, Any]
+
+    def __call__(self) -> dict[str, Any]:
+        self.contender.launch(self.given, self.variant)
+        return self.outputs
+
+    @property
+    def rest(self) -> TritonLaunch | None:
+        if not (self.contender.kernel.parted and self.given.reduces):
+            return None
+        return replace(self, given=SimpleNamespace(**vars(self.given) | {"reduces": False}))
 
 
 def _triton_resources(compiled: Any) -> dict[str, int]:
@@ -475,13 +518,18 @@ def load_module(path: Path) -> ModuleType:
 
 @dataclass
 class FakeLaunch:
-    """What every contender becomes on the faked GPU: the reference, written where the contender would write."""
+    """What every contender becomes on the faked GPU: the reference, written where the contender would write.
+
+    parted: whether it has a part that only forms dgamma and dbeta; whole: whether that part is done.
+    """
 
     stem: str
     variant: Variant
     tensors: Tensors
     gpu: FakeGpu
     copies: bool = False
+    parted: bool = False
+    whole: bool = True
     label: str = field(init=False)
     floor_us: float = field(init=False)
 
@@ -489,8 +537,14 @@ class FakeLaunch:
         point = self.tensors.point
         self.label = f"{self.stem} {canonical_json(self.variant)} {point.op} {point.dtype} {point.hidden}"
         self.floor_us = ops.compulsory_bytes(point) / 3e3 + 1.0
+        if not self.whole:
+            self.floor_us *= 1 - self.gpu.facts.get("reduction", {}).get(self.stem, REDUCTION_SHARE)
         if self.gpu.faults.get(self.stem) == "absent":
             raise Unsupported("not installed (planted)")
+
+    @property
+    def rest(self) -> FakeLaunch | None:
+        return replace(self, parted=False, whole=False) if self.parted else None
 
     def __call__(self) -> dict[str, Any]:
         fault = self.gpu.faults.get(self.stem)
@@ -511,6 +565,8 @@ class FakeLaunch:
             return {main: outputs[main].copy_(copied)} | added
         exact = ops.reference(point, inputs)
         for name, tensor in outputs.items():
+            if name in ops.COLUMN_SUMS and not self.whole:
+                continue
             right = ops.laid_out(point, exact[name]) if name in ops.LARGE else exact[name]
             tensor.copy_(right * (1.5 if fault == "wrong" else 1.0))
         return outputs

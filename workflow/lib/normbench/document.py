@@ -126,6 +126,7 @@ def environment() -> jinja2.Environment:
         "count": formats.count, "gbps": formats.gbps, "percent": formats.percent, "times": formats.times,
         "sizes": formats.sizes, "bytes": formats.binary_bytes, "quantity": formats.quantity,
         "variant": formats.variant, "signed": formats.signed, "factor": formats.factor,
+        "shares": formats.shares,
     }  # fmt: skip
     return made
 

@@ -41,6 +41,16 @@ def percent(value: Span | None) -> str:
     return NONE if value is None else f"{_between(f'{value[0] * 100:.0f}', f'{value[1] * 100:.0f}')}\u00a0%"
 
 
+def few(value: float) -> str:
+    """Two digits where they are decimals: ``0.82``, ``3.1``, ``47``, ``1,204``."""
+    return f"{value:.2g}" if value < 9.95 else f"{value:,.0f}"
+
+
+def shares(value: Span | None) -> str:
+    """``0.8–12 %``: of small parts, in two digits."""
+    return NONE if value is None else f"{_between(few(value[0] * 100), few(value[1] * 100))}\u00a0%"
+
+
 def signed(value: float | None) -> str:
     """A fraction as a signed percentage with a digit that tells: ``+0.3 %``, ``+12 %``."""
     if value is None:

@@ -27,14 +27,19 @@ Launch = Callable[[], dict[str, Any]]
 MOST_SETS = 1 << 14  # of 15 KB each on an H200; a point below that cannot leave L2 in any sensible number of launches
 STREAM_SETS = 4  # at least: where a buffer lies in memory is worth up to 1 % on an H200, and several average it
 LARGE_SET_BYTES = 1 << 33  # from here on a buffer covers so much of the memory that its place averages itself
+REDUCTION_SHARE = 0.1  # of a call on the faked GPU
 LOW_MEMORY = 0.4  # share of the card: graphs of dead contenders keep their memory until it is asked for
 
 
 class Replay(Protocol):
-    """Launches captured once; ``outputs[i]`` are the tensors of buffer set i, rewritten by every replay."""
+    """Launches captured once; ``outputs[i]`` are the tensors of buffer set i, rewritten by every replay.
+
+    bound: what was captured, one a buffer set; launches: how many of them in turn.
+    """
 
     outputs: list[dict[str, Any]]
     launches: int
+    bound: Sequence[Launch]
 
     def replay(self) -> None: ...
 
@@ -195,14 +200,14 @@ class CudaGpu:
 class FakeReplay:
     """Launches run on the CPU when replayed; ``label`` and ``floor_us`` make its times up."""
 
-    launch: Sequence[Launch]
+    bound: Sequence[Launch]
     outputs: list[dict[str, Any]]
     launches: int
     label: str
     floor_us: float
 
     def replay(self) -> None:
-        self.outputs[:] = [launch() for launch in self.launch]
+        self.outputs[:] = [launch() for launch in self.bound]
 
     def lead_in(self) -> None:
         pass
@@ -212,7 +217,8 @@ class FakeReplay:
 class FakeGpu:
     """A CPU that pretends: outputs are the reference's, times are bytes over a bandwidth and a factor per label.
 
-    ``faults`` (the machine file's key of that name) plants what must be survived: {"naive": "crash"} and so on.
+    ``faults`` (the machine file's key of that name) plants what must be survived: {"naive": "crash"} and so on;
+    ``reduction`` the share of a call that its reduction takes, {"naive_bwd": 0.4}, where that is not REDUCTION_SHARE.
     """
 
     facts: dict[str, Any]

@@ -30,6 +30,7 @@ LANGS = {".cu": "cuda", ".py": "triton"}
 TENSORS = ("x", "gamma", "beta", "residual", "dy", "mean", "rstd", "y", "sum", "dx", "dgamma", "dbeta")
 ARGUMENTS = frozenset((*TENSORS, "rows", "hidden", "inner", "x_stride", "y_stride", "eps", "offset", "sm_count"))
 LAYOUTS = ("rows", "channels")
+REDUCTION = "reduction"
 Names = Mapping[str, Any]
 Variant = dict[str, int]
 
@@ -135,6 +136,8 @@ class Launch:
 
     when: variants that make this launch, by their axes; the others leave it out.
     pdl: whether it may begin before the launch before it has ended (programmatic dependent launch).
+    part: "reduction" where it forms dgamma and dbeta and does nothing else, so that the launches before it can be timed
+    without it; "" where it is none such.
     """
 
     name: str
@@ -146,6 +149,7 @@ class Launch:
     cooperative: bool = False
     when: str = "1"
     pdl: str = "0"
+    part: str = ""
 
     def symbol(self, names: Names) -> str:
         """The NVRTC name expression of one variant."""
@@ -169,6 +173,8 @@ class Kernel:
     regimes: those of a study that it is measured in; by hand it may be asked for any work.
     layouts: how x may lie (``ops.layout``).
     gammas: whether it knows cast orders and offsets of gamma: its launches name {GAMMA}, or ask their ``t`` for them.
+    parted: whether what only forms dgamma and dbeta can be left out: launches of the part "reduction", or a question to
+    ``t.reduces``.
     """
 
     stem: str
@@ -185,6 +191,7 @@ class Kernel:
     card: str
     sha: str
     gammas: bool = False
+    parted: bool = False
     zeroed: tuple[str, ...] = ()
     profiled: tuple[str, ...] = ()
     regimes: tuple[str, ...] = schema.USUAL_REGIMES
@@ -230,7 +237,13 @@ class Kernel:
 
     def wanted(self, names: Names) -> list[Launch]:
         """The launches of one variant at some work: of those that it makes, the ones whose grid has blocks."""
-        return [one for one in self.launched(names) if all(evaluate(size, names) for size in one.grid)]
+        return [one for one in self.launched(names) if _has_blocks(one, names)]
+
+    def reduces(self, names: Names) -> bool:
+        """Whether the variant has something to leave out at some work (see ``parted``)."""
+        if self.lang == "triton":
+            return self.parted
+        return any(one.part == REDUCTION and _has_blocks(one, names) for one in self.launched(names))
 
     def compilations(
         self, blocks: tuple[int, ...] | list[int], arch: int, gammas: Iterable[int] = (0,)
@@ -246,6 +259,10 @@ class Kernel:
                     names = compile_names(op, dtype, param_dtype, arch, add, gamma)
                     for variant in self.variants(blocks, names):
                         yield {**names, **variant, "variant": variant}
+
+
+def _has_blocks(launch: Launch, names: Names) -> bool:
+    return all(evaluate(size, names) for size in launch.grid)
 
 
 def param_dtypes(op: str, dtype: str) -> tuple[str, ...]:
@@ -383,7 +400,7 @@ def _file_line(message: str, first: int) -> str:
 
 _KEYS = {"summary", "ops", "dtypes", "layouts", "regimes", "where", "skip", "axes", "scratch", "zeroed", "profiled"}
 _KEYS |= {"launches"}
-_LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative", "when", "pdl"}
+_LAUNCH_KEYS = {"name", "grid", "block", "args", "smem", "cluster", "cooperative", "when", "pdl", "part"}
 
 
 def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
@@ -415,6 +432,7 @@ def _build(path: Path, text: str, values: dict[str, Any], card: str) -> Kernel:
         profiled=_named(path, values, "profiled", "axes"),
         regimes=_regimes(path, values.get("regimes", schema.USUAL_REGIMES)),
         gammas=("{GAMMA}" if lang == "cuda" else "t.offset") in text,
+        parted=_parted(path, launches) or (lang == "triton" and "t.reduces" in text),
     )
     _check_expressions(kernel)
     return kernel
@@ -454,6 +472,17 @@ def _launch(path: Path, entry: dict[str, Any]) -> Launch:
             values[key] = str(values[key])
     values["args"] = tuple(values.get("args", ()))
     return Launch(**values)
+
+
+def _parted(path: Path, launches: tuple[Launch, ...]) -> bool:
+    """Whether some launches are a part of their own; they come last, so that the others can do without them."""
+    parts = [launch.part for launch in launches]
+    for part in parts:
+        if part not in ("", REDUCTION):
+            raise KernelError(f"{path}: unknown launches.part {part!r}; known: {REDUCTION}")
+    if parts != sorted(parts) or parts[:1] == [REDUCTION]:
+        raise KernelError(f"{path}: launches of the part {REDUCTION!r} come last, after one that is none")
+    return REDUCTION in parts
 
 
 def _check_expressions(kernel: Kernel) -> None:

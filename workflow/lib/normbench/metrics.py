@@ -83,6 +83,9 @@ METRICS: dict[str, Metric] = {
     ),
     "intensity": Metric(pl.col("flops") / pl.col("bytes"), "flop/B", "floating-point operations a compulsory byte"),
     "gflops": Metric(pl.col("flops") / pl.col("time_us_p50") / 1e3, "GFLOP/s", "operations of the formula over time"),
+    "reduce_share": Metric(
+        pl.col("reduce_us") / pl.col("time_us_p50"), "", "part that only forms dgamma and dbeta over the median time"
+    ),
     "role": Metric(
         pl.when(TWIN)
         .then(pl.lit("twin"))

@@ -142,6 +142,8 @@ def _summaries(row: Mapping[str, Any], machine: Mapping[str, Any]) -> Iterator[J
     clock = row["sm_clock_gpu_mhz"] or row["sm_clock_mhz_p50"]
     if clock:
         yield _summary("nv/cold/sm_clock_rate/mean", "Clock Rate", clock * 1e6, "frequency")
+    if row["reduce_us"] is not None:
+        yield _summary("normbench/reduction", "Reduction", row["reduce_us"] / 1e6, "duration")
     yield _summary("normbench/verdict", "Verdict", row["verdict"], None)
 
 

@@ -114,6 +114,7 @@ def build(one: Measured, title: str = "normbench") -> str:
     """The whole page; equal data give equal bytes."""
     specs = document.Specs()
     figures, absent = _figures(one, specs)
+    section = backward.section(one)
     cards = list(_cards(one, specs))
     recommended = answers.answers(one.showdown)
     context = {
@@ -128,9 +129,11 @@ def build(one: Measured, title: str = "normbench") -> str:
         "flawed": findings.flawed(one.checks) & {(found.use, found.op, found.dtype) for found in recommended},
         "sheets": sheets.sheets(one),
         "figures": figures,
-        "backward": backward.section(one),
+        "backward": section,
+        "reductions": list(_reductions(one, section, specs)),
         "problems": contracts.problems(one),
         "held": backward.held,
+        "reduction": backward.reduction,
         "absent": absent,
         "selectors": selectors(specs),
         "cards": cards,
@@ -263,6 +266,17 @@ def _blockmap(one: Measured, contender: str, name: str, specs: document.Specs) -
         return None
     specs.add(name, document.to_spec(module.chart(chosen.frame), f"{contender}: {module.TITLE}. {module.HELP}"))
     return Figure(name, module.TITLE, module.HELP, chosen.omitted)
+
+
+def _reductions(one: Measured, section: backward.Section | None, specs: document.Specs) -> Iterator[Figure]:
+    """A chart for each backward op of which a reduction is known."""
+    module = charts.reduction
+    for index, op in enumerate(section.ops if section else ()):
+        chosen = module.prepare(one, op)
+        if not chosen.frame.is_empty():
+            name, title = f"{module.NAME}-{index}", f"{op}: {module.TITLE[0].lower()}{module.TITLE[1:]}"
+            specs.add(name, document.to_spec(module.chart(chosen.frame), f"{title}. {module.HELP}"))
+            yield Figure(name, title, module.HELP, chosen.omitted)
 
 
 def _verdicts(one: Measured) -> list[tuple[str, str, int]]:

@@ -2,12 +2,16 @@
 
 All contenders of a point are captured and checked first; then rounds run each once in random order until every median
 is known to WIDTH or the budget ends; then all are checked again on another buffer set.
+
+Where the last part of one of ours only forms dgamma and dbeta, the same launches without that part ride along in its
+rounds, at nobody's expense: what they take less is the time of that part.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +36,10 @@ MIN_ROUNDS = 15  # fewer give the median of a noisy contender no 95 % interval w
 
 @dataclass
 class Runner:
-    """A contender in the race; what is known of it so far is in ``row``."""
+    """A contender in the race; what is known of it so far is in ``row``.
+
+    rest: its launches without what only forms dgamma and dbeta, where they have such a part.
+    """
 
     contender: Contender
     variant: Variant
@@ -40,15 +47,18 @@ class Runner:
     unit: str
     trial: Trial | None = None
     errors: dict[str, Any] = field(default_factory=dict)
+    rest: Replay | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the whole race shares: the ceiling measured in it (GB/s), its clock state, other processes on the GPU."""
+    """What the whole race shares: the ceiling measured in it (GB/s), its clock state, other processes on the GPU, and
+    its noise, the relative difference of the medians of the A/A twin and its original (0 without a twin)."""
 
     ceiling_gbps: float | None
     clocks: dict[str, Any]
     shared: bool | None
+    noise: float
 
 
 def run(session: Session) -> None:
@@ -117,6 +127,7 @@ class Race:
                 raise Failure("skipped", reason, {})
             runner.trial = attempt(runner.contender, runner.variant, bench.sets, bench.expected, self.gpu)
             runner.errors = columns(self._verified(runner.trial, 0))
+            runner.rest = self._rest(runner)
             if runner.unit in self.task.get("suspects", ()):
                 for _ in range(TURNS_OF_A_SUSPECT):
                     with_stream(self.gpu, runner.trial.replay)
@@ -128,6 +139,16 @@ class Race:
             self._fail(runner, Failure("launch_error", str(error), {}))
             raise
         return bool(runner.errors)
+
+    def _rest(self, runner: Runner) -> Replay | None:
+        """What its reduction is told apart by, not for a twin; where that cannot be captured, the row goes without."""
+        if runner.trial is None or runner.row["contender"].endswith(TWIN):
+            return None
+        try:
+            return runner.trial.rest()
+        except Exception as error:
+            failure_of(error, self.gpu)  # raises where the context is lost
+            return None
 
     def _verified(self, trial: Trial, index: int) -> Any:
         try:
@@ -157,17 +178,27 @@ class Race:
         roof = self.stream.race_roof(self.point, bench.sets, self.task.get("roofs", {}).get(self.point.key))
         self.channel.begin(*((runner.unit, runner.row) for runner in starters))
         replays: list[Replay] = [runner.trial.replay for runner in starters if runner.trial]
+        racers = [*replays, *roof.replays]
+        rests = {index: runner.rest for index, runner in enumerate(starters) if runner.rest}
+        riders = {len(racers) + place: index for place, index in enumerate(rests)}
         observer = Observer(self.nvml, SmClock(self.stream))
-        samples = self._rounds([*replays, *roof.replays], observer)
-        race = Outcome(roof.gbps(samples[len(replays) :]), observer.summary(), observer.shared())
-        rows = [
-            (runner.unit, "final", runner.row | self._conclude(runner, found, race) | {"measured_at": utc_now()})
-            for runner, found in zip(starters, samples, strict=False)
-        ]
+        samples = self._rounds([*racers, *rests.values()], riders, observer)
+        gbps = roof.gbps(samples[len(replays) : len(racers)])
+        race = Outcome(gbps, observer.summary(), observer.shared(), noise(starters, samples))
+        without = {index: samples[place] for place, index in riders.items()}
+        rows = []
+        for index, (runner, found) in enumerate(zip(starters, samples, strict=False)):
+            row = runner.row | self._conclude(runner, found, race)
+            if row["status"] == "ok" and index in without:
+                row["reduce_us"] = timing.part(found, without[index], race.noise)
+            rows.append((runner.unit, "final", row | {"measured_at": utc_now()}))
         self.channel.finish(*rows)
 
-    def _rounds(self, replays: Sequence[Replay], observer: Observer) -> list[list[float]]:
-        """Samples of every replay: MIN_ROUNDS of all, then more of those whose median is not known to WIDTH yet."""
+    def _rounds(self, replays: Sequence[Replay], riders: Mapping[int, int], observer: Observer) -> list[list[float]]:
+        """Samples of every replay: MIN_ROUNDS of all, then more of those whose median is not known to WIDTH yet.
+
+        riders: to whom one belongs. It has the rounds of that one, and their time is none of the budget.
+        """
         for replay in replays:
             with_stream(self.gpu, replay)
         order = random.Random(short_hash(self.point.key))
@@ -178,9 +209,11 @@ class Race:
             orders = [order.sample(running, len(running)) for _ in range(ROUNDS_A_BLOCK)]
             for mine, more in zip(samples, self.gpu.time_rounds(replays, orders, observer), strict=True):
                 mine += more
-            left_us -= sum(sum(samples[index][-ROUNDS_A_BLOCK:]) * replays[index].launches for index in running)
+            raced = [index for index in running if index not in riders]
+            left_us -= sum(sum(samples[index][-ROUNDS_A_BLOCK:]) * replays[index].launches for index in raced)
             if len(samples[running[0]]) >= MIN_ROUNDS:
-                running = [index for index in running if left_us > 0 and not timing.narrow(samples[index])]
+                raced = [index for index in raced if left_us > 0 and not timing.narrow(samples[index])]
+                running = [index for index in running if riders.get(index, index) in raced]
         return samples
 
     def _conclude(self, runner: Runner, samples: list[float], race: Outcome) -> dict[str, Any]:
@@ -207,3 +240,12 @@ class Race:
             "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
             "status": "ok",
         }
+
+
+def noise(starters: Sequence[Runner], samples: Sequence[Sequence[float]]) -> float:
+    """How far apart the medians of the A/A twin and its original are, as a share of the latter; 0 without a twin."""
+    medians = {
+        runner.row["contender"]: statistics.median(found) for runner, found in zip(starters, samples, strict=False)
+    }
+    pairs = ((name.removesuffix(TWIN), median) for name, median in medians.items() if name.endswith(TWIN))
+    return max((abs(median / medians[name] - 1) for name, median in pairs), default=0.0)

@@ -204,6 +204,13 @@ SHOWDOWN = Table(
         *TIMES,
         _c("time_us_lo", pl.Float64, "us", "lower end of the 95 % interval of the median"),
         _c("time_us_hi", pl.Float64, "us", "upper end of the 95 % interval of the median"),
+        _c(
+            "reduce_us",
+            pl.Float64,
+            "us",
+            "part of the median that only forms dgamma and dbeta: the median less that of the same launches without "
+            "it, in the same rounds; null where there is no such part, or it is within the noise of the race",
+        ),
         _c("bytes", pl.Int64, "B", "compulsory bytes: each input read once, each output written once"),
         _c(
             "ceiling_gbps",
@@ -427,6 +434,10 @@ def _rules(table: Table) -> Iterator[Rule]:
         yield timed & failed, partial(_say, "a time without a passed check")
         yield ~failed & ~timed & (pl.col("rows") > 0), partial(_say, "status ok without a time")
         yield timed & ~(pl.col("time_us_p50") > 0), partial(_say, "a time that is not positive")
+    if "reduce_us" in names:
+        part = pl.col("reduce_us").is_not_null()
+        inside = pl.col("reduce_us").is_between(0, pl.col("time_us_p50"), closed="none").fill_null(False)
+        yield part & ~inside, partial(_say, "a part that is not between 0 and the whole time")
     for name, dtype in table.schema.items():
         if dtype == pl.Float64:
             strange = pl.col(name).is_infinite() | pl.col(name).is_nan()

@@ -59,6 +59,22 @@ def narrow(samples: Sequence[float]) -> bool:
     return low is not None and high is not None and max(high - middle, middle - low) <= WIDTH * middle
 
 
+def part(whole: Sequence[float], without: Sequence[float], noise: float) -> float | None:
+    """Microseconds a launch that a part takes: the median of ``whole`` less that of the samples ``without`` it, of the
+    same rounds.
+
+    None where it could be noise: where the 95 % intervals of the two medians meet, or it is no larger a share of the
+    median than ``noise``, by which a contender and its A/A twin differed in the same race.
+    """
+    total, rest = (numpy.asarray(samples, dtype=float) for samples in (whole, without))
+    low, high = interval(total)[0], interval(rest)[1]
+    middle = float(numpy.median(total))
+    found = middle - float(numpy.median(rest))
+    if low is None or high is None or low <= high or found <= noise * middle:
+        return None
+    return found
+
+
 def over_roof(moved_bytes: int, time_us: float, ceiling_gbps: float | None) -> str | None:
     """Why a time cannot be: its bandwidth is over OVER_ROOF times the measured ceiling; None where it can be, and where
     no ceiling is known."""

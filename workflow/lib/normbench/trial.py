@@ -11,7 +11,7 @@ from typing import Any
 
 from normbench import ops, overlap
 from normbench.check import Expected, Verdict, check, check_copy, kept_bytes, yardstick
-from normbench.contenders import CompileError, Contender, Unsupported
+from normbench.contenders import CompileError, Contender, Unsupported, rest
 from normbench.formats import plain
 from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
 from normbench.journal import PASSING
@@ -47,6 +47,15 @@ class Trial:
     sets: Sequence[Tensors]
     expected: Sequence[Expected]
     gpu: Gpu
+
+    def rest(self) -> Replay | None:
+        """The same, as many in turn and on the same buffers, without what only forms dgamma and dbeta; None where there
+        is no such part.
+
+        It leaves outputs that are not whole: nothing may be read before ``replay`` was replayed again.
+        """
+        found = [launch for bound in self.replay.bound if (launch := rest(bound)) is not None]
+        return self.gpu.capture(found, self.replay.launches) if found else None
 
     @spending("checking")
     def verify(self, index: int) -> Verdict:

@@ -11,6 +11,7 @@ from normbench.charts import (
     error,
     latency,
     noise,
+    reduction,
     resources,
     roofline,
     samples,
@@ -18,7 +19,8 @@ from normbench.charts import (
 )
 from normbench.charts.kit import Module
 
-# in the order of the page; blockmap is drawn once a kernel and stands in its card
+# in the order of the page; blockmap is drawn once a kernel and stands in its card, reduction once a backward op, in
+# their section
 CHARTS: tuple[Module, ...] = (
     bandwidth,
     speedup,
@@ -33,4 +35,4 @@ CHARTS: tuple[Module, ...] = (
     cost,
 )
 
-__all__ = ["CHARTS", "Module", "blockmap"]
+__all__ = ["CHARTS", "Module", "blockmap", "reduction"]
