@@ -251,7 +251,8 @@ def test_a_race_has_every_contender_and_a_twin_on_the_same_samples(tmp_path: Pat
     assert set(frame["verdict"]) == {"quotable"}
     assert frame["n_samples"].n_unique() == 1
     assert frame["n_samples"][0] >= 15
-    assert set(frame["bytes"]) == {ops.compulsory_bytes(WORK)}
+    norms = frame.filter(pl.col("contender") != "copy")
+    assert set(norms["bytes"]) == {ops.compulsory_bytes(WORK)}
     assert frame["ceiling_gbps"].unique().to_list() == pytest.approx([ROOF_GBPS], rel=0.01)
     assert frame.filter(pl.col("time_us_lo") > pl.col("time_us_p50")).height == 0
     assert frame.filter(pl.col("time_us_hi") < pl.col("time_us_p50")).height == 0
@@ -316,6 +317,40 @@ def test_faster_than_the_races_own_ceiling_is_an_error(tmp_path: Path) -> None:
     assert (over["time_us_p50"], over["samples_us"], over["verdict"]) == (None, None, None)
     assert over["ceiling_gbps"] == pytest.approx(ROOF_GBPS, rel=0.01)
     assert over["err_ulp_max"] is not None
+
+
+@pytest.mark.parametrize("verb", ["showdown", "measure"])
+def test_the_copy_of_one_long_row_is_faster_than_the_roof_by_gamma_and_beta(verb: str) -> None:
+    """Half of the compulsory bytes at such a row: a copy that was counted as moving them had no time there."""
+    work = point(rows=1, hidden=1 << 18, regime="wide")
+    ceilings = {work.key: ROOF_GBPS}
+    told = race_task(work, (EAGER, COPY), ceilings=ceilings)
+    if verb == "measure":
+        told = task("measure", [work], spec=COPY, ceilings=ceilings)
+
+    copies = [row for row in work_off(told).rows if row["contender"] == "copy"]
+
+    assert {row["status"] for row in copies} == {"ok"}
+    if verb == "showdown":
+        assert [row["bytes"] for row in copies] == [2 * 4 << 18]
+
+
+@pytest.mark.parametrize(
+    ("op", "semantics", "tensors"),
+    [
+        ("layernorm", {}, 2),
+        ("rmsnorm", {"stats": True}, 2),
+        ("add_layernorm", {}, 4),
+        ("layernorm_bwd", {}, 3),
+        ("layernorm_bwd", {"residual": "fp32"}, 3),  # its copy is torch.add(x, dy, out=dx)
+        ("l2norm", {}, 2),
+    ],
+)
+def test_the_copy_is_counted_in_tensors_it_does_not_move(op: str, semantics: dict[str, Any], tensors: int) -> None:
+    work = point(op, "bf16", **semantics)
+
+    assert ops.moved_bytes(work, copies=True) == tensors * 2 * work.rows * work.hidden
+    assert ops.moved_bytes(work, copies=False) == ops.compulsory_bytes(work)
 
 
 def test_a_slow_contender_is_slow() -> None:

@@ -488,7 +488,7 @@ class FakeLaunch:
     def __post_init__(self) -> None:
         point = self.tensors.point
         self.label = f"{self.stem} {canonical_json(self.variant)} {point.op} {point.dtype} {point.hidden}"
-        self.floor_us = ops.compulsory_bytes(point) / 3e3 + 1.0
+        self.floor_us = ops.moved_bytes(point, self.copies) / 3e3 + 1.0
         if self.gpu.faults.get(self.stem) == "absent":
             raise Unsupported("not installed (planted)")
 

@@ -187,7 +187,7 @@ class Race:
         """Check again, then let the time exist."""
         assert runner.trial is not None
         self.channel.begin((runner.unit, runner.row))
-        moved = ops.compulsory_bytes(self.point)
+        moved = ops.moved_bytes(self.point, runner.contender.copies)
         # streaming stores leave nothing in L2 but pay for what the contender before them left: up to 3 % on an H200,
         # so a roof timed between others can lie below the same roof timed alone
         tuned = self.task.get("ceilings", {}).get(self.point.key)

@@ -204,7 +204,12 @@ SHOWDOWN = Table(
         *TIMES,
         _c("time_us_lo", pl.Float64, "us", "lower end of the 95 % interval of the median"),
         _c("time_us_hi", pl.Float64, "us", "upper end of the 95 % interval of the median"),
-        _c("bytes", pl.Int64, "B", "compulsory bytes: each input read once, each output written once"),
+        _c(
+            "bytes",
+            pl.Int64,
+            "B",
+            "compulsory bytes: each input read once, each output written once; of the device copy, what it copies",
+        ),
         _c(
             "ceiling_gbps",
             pl.Float64,

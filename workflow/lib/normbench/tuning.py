@@ -203,7 +203,8 @@ class Tuner:
     def _roof(self, row: dict[str, Any], times: dict[str, Any]) -> None:
         """A stream row faster than its measured ceiling is a measurement error, never a bar that ends at 100 %."""
         ceiling = self.task.get("ceilings", {}).get(self.point.key)
-        reason = timing.over_roof(ops.compulsory_bytes(self.point), times["time_us_p50"], ceiling)
+        moved = ops.moved_bytes(self.point, self.contender.copies)
+        reason = timing.over_roof(moved, times["time_us_p50"], ceiling)
         if reason:
             facts = {name: row[name] for name in row if not name.startswith(("time_us", "samples", "n_samples"))}
             raise Failure("over_roof", reason, facts)
