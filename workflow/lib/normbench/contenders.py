@@ -500,6 +500,8 @@ class FakeLaunch:
             time.sleep(3600)
         if fault == "raise":
             raise RuntimeError("planted failure")
+        if fault == "memory":
+            raise self.gpu.torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB (planted)")
         outputs = self.tensors.outputs()
         if fault == "no_work":
             return outputs

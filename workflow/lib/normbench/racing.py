@@ -21,7 +21,7 @@ from normbench.points import Point, short_hash
 from normbench.schema import TWIN
 from normbench.streams import SmClock, Streams, expression
 from normbench.supervise import utc_now
-from normbench.trial import Failure, Trial, attempt, columns, failure_of, identity, with_stream, worst
+from normbench.trial import Failure, Trial, attempt, columns, failure_of, identity, on_stream, with_stream, worst
 from normbench.tuning import Bench
 from normbench.worker import Session
 
@@ -109,7 +109,7 @@ class Race:
         self.channel.finish((runner.unit, failure.stage, runner.row | failure.row() | {"measured_at": utc_now()}))
 
     def _prepare(self, runner: Runner, bench: Bench) -> bool:
-        """Bind, capture and check one contender; a failure is its row."""
+        """Bind, capture and check one contender; a failure is its row, and leaves nothing in memory."""
         self.channel.begin((runner.unit, runner.row))
         try:
             reason = runner.contender.refusal(self.point, self.gpu)
@@ -127,10 +127,15 @@ class Race:
         except DeviceLost as error:
             self._fail(runner, Failure("launch_error", str(error), {}))
             raise
+        if not runner.errors:
+            runner.trial = None  # a graph keeps its temporaries, and the next contender may need their memory
+            self.gpu.trim()
         return bool(runner.errors)
 
     def _verified(self, trial: Trial, index: int) -> Any:
         try:
+            if not index:  # captured now, where a lack of memory is its own and not the whole race's
+                on_stream(self.gpu, trial.replay.lead_in)
             return trial.verify(index)
         except Failure:
             raise
@@ -160,11 +165,19 @@ class Race:
         observer = Observer(self.nvml, SmClock(self.stream))
         samples = self._rounds([*replays, *roof.replays], observer)
         race = Outcome(roof.gbps(samples[len(replays) :]), observer.summary(), observer.shared())
-        rows = [
-            (runner.unit, "final", runner.row | self._conclude(runner, found, race) | {"measured_at": utc_now()})
-            for runner, found in zip(starters, samples, strict=False)
-        ]
-        self.channel.finish(*rows)
+        del replays
+        ended = [self._last(runner, found, race) for runner, found in zip(starters, samples, strict=False)]
+        self.channel.finish(*ended)
+
+    def _last(self, runner: Runner, samples: list[float], race: Outcome) -> tuple[str, str, dict[str, Any]]:
+        """(unit, stage, row) of a contender that raced; what its graph held is free for the checks of the others."""
+        stage = "final"
+        try:
+            found = self._conclude(runner, samples, race)
+        except Failure as failure:
+            found, stage = failure.row(), failure.stage
+        runner.trial = None
+        return runner.unit, stage, runner.row | found | {"measured_at": utc_now()}
 
     def _rounds(self, replays: Sequence[Replay], observer: Observer) -> list[list[float]]:
         """Samples of every replay: MIN_ROUNDS of all, then more of those whose median is not known to WIDTH yet."""
@@ -184,7 +197,11 @@ class Race:
         return samples
 
     def _conclude(self, runner: Runner, samples: list[float], race: Outcome) -> dict[str, Any]:
-        """Check again, then let the time exist."""
+        """Check again, then let the time exist.
+
+        Raises:
+            Failure: the second check failed, or the time cannot be; its columns say of what race.
+        """
         assert runner.trial is not None
         self.channel.begin((runner.unit, runner.row))
         moved = ops.moved_bytes(self.point, runner.contender.copies)
@@ -195,12 +212,13 @@ class Race:
         facts: dict[str, Any] = {"bytes": moved, "ceiling_gbps": ceiling}
         try:
             facts |= worst(runner.errors, columns(self._verified(runner.trial, 1)))
-            times = timing.summarise(samples)
-            reason = timing.over_roof(moved, times["time_us_p50"], ceiling)
-            if reason:
-                raise Failure("over_roof", reason, facts)
         except Failure as failure:
-            return facts | failure.row()
+            failure.columns = facts | failure.columns
+            raise
+        times = timing.summarise(samples)
+        reason = timing.over_roof(moved, times["time_us_p50"], ceiling)
+        if reason:
+            raise Failure("over_roof", reason, facts)
         facts |= runner.contender.static(self.point, runner.variant) | times | race.clocks
         return facts | {
             "verdict": timing.verdict(times, race.clocks, race.shared),

@@ -6,6 +6,7 @@ samples and a second check after them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,11 +68,17 @@ class Bench:
                 sets = make_sets(point, gpu.device, count, seed)
                 gpu.synchronize()
             with spending("checking"):
-                expected = [expect(point, tensors.judged_inputs(), with_torch) for tensors in sets[:2]]
+                expected = [expect(point, sets[0].inputs, with_torch), _exchanged(sets[:2][-1], with_torch)]
                 gpu.synchronize()
         except Exception as error:  # too low an estimate, say: a row, not the end of the process
             raise failure_of(error, gpu) from error
         return cls(point, gpu, sets, expected)
+
+
+def _exchanged(tensors: Tensors, with_torch: bool) -> Expected:
+    """What the second check expects of its set."""
+    with tensors.exchanged() if tensors.alone else contextlib.nullcontext():
+        return expect(tensors.point, tensors.judged_inputs(), with_torch)
 
 
 def run(session: Session) -> None:
