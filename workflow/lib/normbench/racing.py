@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from normbench import ops, timing
+from normbench.check import Verdict
 from normbench.contenders import CompileError, Contender, External, load
 from normbench.gpu import DeviceLost, Replay
 from normbench.kernelfile import Variant
@@ -40,6 +41,7 @@ class Runner:
     unit: str
     trial: Trial | None = None
     errors: dict[str, Any] = field(default_factory=dict)
+    remark: str | None = None  # what a check has to say of an output that passed
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Race:
             if reason:
                 raise Failure("skipped", reason, {})
             runner.trial = attempt(runner.contender, runner.variant, bench.sets, bench.expected, self.gpu)
-            runner.errors = columns(self._verified(runner.trial, 0))
+            self._checked(runner, 0)
             if runner.unit in self.task.get("suspects", ()):
                 for _ in range(TURNS_OF_A_SUSPECT):
                     with_stream(self.gpu, runner.trial.replay)
@@ -132,7 +134,15 @@ class Race:
             self.gpu.trim()
         return bool(runner.errors)
 
-    def _verified(self, trial: Trial, index: int) -> Any:
+    def _checked(self, runner: Runner, index: int) -> None:
+        """Check 0 or 1 of a contender, with what it found; of both the larger errors."""
+        assert runner.trial is not None
+        verdict = self._verified(runner.trial, index)
+        found = columns(verdict)
+        runner.errors = worst(runner.errors, found) if runner.errors else found
+        runner.remark = runner.remark or verdict.reason
+
+    def _verified(self, trial: Trial, index: int) -> Verdict:
         try:
             if not index:  # captured now, where a lack of memory is its own and not the whole race's
                 on_stream(self.gpu, trial.replay.lead_in)
@@ -211,17 +221,19 @@ class Race:
         ceiling = max((value for value in (race.ceiling_gbps, tuned) if value), default=None)
         facts: dict[str, Any] = {"bytes": moved, "ceiling_gbps": ceiling}
         try:
-            facts |= worst(runner.errors, columns(self._verified(runner.trial, 1)))
+            self._checked(runner, 1)
         except Failure as failure:
             failure.columns = facts | failure.columns
             raise
         times = timing.summarise(samples)
         reason = timing.over_roof(moved, times["time_us_p50"], ceiling)
         if reason:
-            raise Failure("over_roof", reason, facts)
+            raise Failure("over_roof", reason, facts | runner.errors)
+        facts |= runner.errors
         facts |= runner.contender.static(self.point, runner.variant) | times | race.clocks
         return facts | {
             "verdict": timing.verdict(times, race.clocks, race.shared),
             "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
             "status": "ok",
+            "reason": runner.remark,
         }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normbench import ops, overlap
-from normbench.check import Expected, Verdict, check, check_copy, kept_bytes, yardstick
+from normbench.check import Expected, Verdict, check_copy, judge, kept_bytes, yardstick
 from normbench.contenders import CompileError, Contender, Unsupported
 from normbench.formats import plain
 from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
@@ -75,7 +75,7 @@ class Trial:
         if self.contender.copies:
             verdict = check_copy(yardstick(tensors.inputs), outputs[ops.OPS[tensors.point.op].main])
         else:
-            verdict = check(expected, outputs)
+            verdict = judge(expected, outputs)
         if not verdict.ok:
             raise Failure(verdict.status, str(verdict.reason), columns(verdict))
         if any(not item.guards_intact() for item in tensors.guarded.values()):

@@ -63,6 +63,7 @@ class Bench:
         reason = memory_refusal(point, count, gpu)
         if reason:
             raise Failure("skipped", reason, {}, PASSING)
+        with_torch |= point.has_two_contracts
         try:
             with spending("inputs"):
                 sets = make_sets(point, gpu.device, count, seed)
@@ -182,7 +183,8 @@ class Tuner:
         bench = self._bench_or_fail()
         trial = attempt(self.contender, variant, bench.sets, bench.expected, self.gpu)
         try:
-            errors = columns(trial.verify(0))
+            verdict = trial.verify(0)
+            errors = columns(verdict)
             observer = Observer(self.nvml, self.clock)
             times = self._sample(trial, samples, observer)
             if after:
@@ -197,6 +199,7 @@ class Tuner:
         self._roof(row, times)
         return row | {
             "status": "ok",
+            "reason": verdict.reason,
             "verdict": timing.verdict(times, clocks, observer.shared()),
             "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
         }
