@@ -235,10 +235,13 @@ def place(case: Case, gpu: Gpu) -> Tensors:
         inputs[name] = guarded((point.hidden,), param, gpu.device, shift=case.shift.get(name, 0)).view
         if name == "gamma" and case.gamma:
             values = case.gamma(torch, (1, point.hidden), generator)[0]
-        elif case.plain:
-            values = torch.randn(point.hidden, dtype=torch.float64, generator=generator) * 0.5 + centre
+        elif not case.plain:
+            values = torch.full((point.hidden,), centre, dtype=torch.float64, device=gpu.device)
+        elif case.fill is not None:  # a row may have millions of elements, too many for the processor to draw each time
+            values = torch.empty(point.hidden, dtype=torch.float64, device=gpu.device)
+            values.normal_(centre, 0.5, generator=on_device)
         else:
-            values = torch.full((point.hidden,), centre, dtype=torch.float64)
+            values = torch.randn(point.hidden, dtype=torch.float64, generator=generator) * 0.5 + centre
         inputs[name].copy_(values.to(param))
     inputs |= saved_statistics(point, inputs["x"])
     return Tensors(point, inputs, make_outputs(point, gpu.device, case.shift))
