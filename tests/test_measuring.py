@@ -26,7 +26,7 @@ from measuring_fixture import (
     variant,
     work_off,
 )
-from normbench import ceilings, harness, inputs, ops, racing, schema, showdown
+from normbench import ceilings, harness, inputs, metrics, ops, racing, schema, showdown
 from normbench.cli import UserError
 from normbench.contenders import FakeLaunch, baseline
 from normbench.gpu import DeviceLost, buffer_sets, launches_a_sample
@@ -612,6 +612,15 @@ def test_sizes_are_those_of_the_stream_regime_once_each() -> None:
 
     assert tensor_sizes(points) == [1 << 18, 1 << 21]
     assert tensor_sizes([point(regime="latency")]) == []
+
+
+def test_tensors_of_four_gigabytes_and_more_are_tuned_for_one_by_one() -> None:
+    rows = {power: point(rows=1 << power, hidden=1 << 10) for power in range(19, 24)}  # 2 GiB to 32 GiB
+
+    assert tensor_sizes([*rows.values()]) == [1 << 31, 1 << 32]
+    known = [{"name": "copy", "size_bytes": 2 << power, "value": power} for power in (31, 32)]
+    found = [metrics.nearest_roof(known, one) for one in rows.values()]
+    assert [one["value"] for one in found if one] == [31, 32, 32, 32, 32]
 
 
 def test_bulk_copies_are_only_for_architectures_that_have_them() -> None:
