@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from measuring_fixture import EAGER, FACTS, LOOP, ROW, fake, point, race_task, task, work_off
-from normbench import check, contracts, metrics, ops, schema, sheets, wide
+from normbench import bench, check, contracts, metrics, ops, schema, sheets, wide
 from normbench.charts import correctness
 from normbench.inputs import Case
 from normbench.points import Point
@@ -133,6 +133,13 @@ def test_torchs_bits_win_a_race_or_have_no_time(regime: str, tmp_path: Path) -> 
     )
     assert sheets._cell(found["triton_row"], "time_us_p50").accurate is False
     assert sheets._cell(found["triton_loop"], "time_us_p50").accurate is True
+
+
+def test_a_quick_look_calls_torchs_bits_ok_and_no_more() -> None:
+    row = {"contender": "ours", "status": "ok", "err_ulp_max": 9.0}
+    assert bench._cells(row | {"accurate": True, "reason": None})[2] == "ok (9.00 ulp)"
+    assert bench._cells(row | {"accurate": False, "reason": "torch's bits"})[2] == "ok: torch's bits (9.00 ulp)"
+    assert bench._cells({"contender": "copy", "status": "ok"})[2] == "ok"
 
 
 @pytest.mark.usefixtures("inaccurate_torch")
