@@ -96,6 +96,18 @@ def test_a_newly_wrong_row_fails_the_comparison(tmp_path: Path) -> None:
     assert found.regressed
 
 
+def test_a_row_that_keeps_torchs_bits_and_lost_its_accuracy_is_newly_wrong(tmp_path: Path) -> None:
+    """It is ok, and has a time, in a study that counts torch's bits as a contract."""
+    accurate = Study(changes={"naive": {"accurate": True}})
+    inaccurate = Study(seed=2, changes={"naive": {"accurate": False, "reason": "invented: torch's bits"}})
+
+    found = compared(tmp_path, accurate, inaccurate)
+
+    assert len(found.newly_wrong) == 4
+    assert found.newly_wrong[0].endswith("not accurate: invented: torch's bits")
+    assert compared(tmp_path, inaccurate, inaccurate.with_(seed=3)).newly_wrong == []
+
+
 def test_a_row_that_was_wrong_before_is_not_newly_wrong(tmp_path: Path) -> None:
     failed = Study(changes={"naive": FAILED})
     found = compared(tmp_path, failed, failed.with_(seed=2))

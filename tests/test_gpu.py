@@ -37,7 +37,7 @@ from normbench.points import Point
 from normbench.streams import SmClock, Streams, copy_of, expression, variants
 from normbench.supervise import worker_environment
 from normbench.tensors import Guarded, Tensors, make_sets, set_bytes
-from normbench.trial import Failure, attempt
+from normbench.trial import Failure, attempt, on_stream
 
 pytestmark = pytest.mark.gpu
 
@@ -129,6 +129,27 @@ def test_a_captured_launch_begins_behind_what_was_enqueued_before(gpu: CudaGpu) 
     gpu.capture([lambda: {"found": found.copy_(source)}], 1)
 
     assert found.item() == 1.0
+
+
+def test_a_lead_in_that_spoils_what_its_graph_hands_out(gpu: CudaGpu) -> None:
+    """Both have their temporaries in one pool, so the outputs of the one must stay taken in it."""
+    x = gpu.torch.full((1 << 20,), 3.0, device=gpu.device)
+    replay = gpu.capture([lambda: {"y": (x * 2.0).abs_() + 1.0}] * 4, 8)
+    on_stream(gpu, replay.replay)
+    kept = [outputs["y"].clone() for outputs in replay.outputs]
+    x.fill_(5.0)
+    on_stream(gpu, replay.lead_in)
+    assert all(gpu.torch.equal(outputs["y"], before) for outputs, before in zip(replay.outputs, kept, strict=True))
+    on_stream(gpu, replay.replay)
+    assert {float(value) for outputs in replay.outputs for value in outputs["y"].unique()} == {11.0}
+
+
+def test_the_lead_in_of_a_set_that_is_alone_takes_memory_of_its_own(gpu: CudaGpu) -> None:
+    x = gpu.torch.ones(1 << 26, device=gpu.device)
+    replay = gpu.capture([lambda: {"y": x.abs() + 1.0}], 1)
+    before = gpu.torch.cuda.memory_reserved()
+    on_stream(gpu, replay.lead_in)
+    assert gpu.torch.cuda.memory_reserved() == before
 
 
 def test_a_graph_whose_workspace_is_freed_while_it_is_still_replayed(gpu: CudaGpu) -> None:
@@ -268,20 +289,18 @@ def test_a_twin_on_the_buffers_of_its_original(
     variant = contenders["naive"].variants(point, gpu, BLOCKS)[0]
     entry = {"spec": "naive", "variant": variant, "unit": "naive"}
     told = session(gpu, points=[point.identity()], entries={point.key: [entry]})
-    raced: list[Any] = []
+    places: list[set[int]] = []
     race, go = racing.Race(told, dict(contenders), Streams(gpu), point, 1), racing.Race._race
 
     def watched(self: Any, starters: list[Any], *rest: Any) -> None:
-        raced.extend(starters)
+        for trial in (runner.trial for runner in starters):
+            places.append({one.get(name).data_ptr() for one in trial.sets for name in ("x", "gamma", "y")})
         go(self, starters, *rest)
 
     monkeypatch.setattr(racing.Race, "_race", watched)
     race.run()
 
-    assert [runner.row["contender"] for runner in raced] == ["naive", f"naive{schema.TWIN}"]
-    places = [
-        {one.get(name).data_ptr() for one in runner.trial.sets for name in ("x", "gamma", "y")} for runner in raced
-    ]
+    assert len(places) == 2
     assert places[0].isdisjoint(places[1])
     assert {row["contender"]: row["status"] for row in told.channel.rows} == {
         "naive": "ok",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from measuring_fixture import COPY, EAGER, FACTS, ROOT, ROW, STUDY, Recorder, fake, point, race_task, work_off
 from normbench import kernelfile, racing, schema
 from normbench.contenders import CudaKernel, CudaLaunch, FakeLaunch, TritonKernel, TritonLaunch, rest
-from normbench.gpu import REDUCTION_SHARE, FakeGpu
+from normbench.gpu import REDUCTION_SHARE, FakeGpu, FakeReplay
 from normbench.tensors import Tensors, make_sets
 from normbench.trial import Trial
 
@@ -30,6 +31,33 @@ def race(specs: tuple[str, ...] = FIELD, gpu: FakeGpu | None = None, **study: An
 
 def tensors(rows: int = 64, hidden: int = 512) -> Tensors:
     return make_sets(point("layernorm_bwd", rows=rows, hidden=hidden), torch.device("cpu"), 1, 1)[0]
+
+
+class Riders:
+    """Every graph without a reduction that the faked GPU captures, for as long as somebody keeps it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.captured: list[weakref.ref[FakeReplay]] = []
+        capture = FakeGpu.capture
+
+        def remembered(gpu: FakeGpu, launches: Any, count: int) -> FakeReplay:
+            replay = capture(gpu, launches, count)
+            if self.is_one(launches[0]):
+                self.captured.append(weakref.ref(replay))
+            return replay
+
+        monkeypatch.setattr(FakeGpu, "capture", remembered)
+
+    @staticmethod
+    def owner(name: str) -> type:
+        return FakeGpu if name == "capture" else FakeReplay
+
+    @staticmethod
+    def is_one(launch: Any) -> bool:
+        return getattr(launch, "whole", True) is False
+
+    def alive(self) -> int:
+        return sum(one() is not None for one in self.captured)
 
 
 # in a race
@@ -124,6 +152,51 @@ def test_launches_that_cannot_be_captured_without_the_reduction_cost_no_row(monk
 
     assert (row["status"], row.get("reduce_us")) == ("ok", None)
     assert row["time_us_p50"] > 0
+
+
+@pytest.mark.parametrize("moment", ["capture", "lead_in", "replay"])
+def test_riders_that_lack_memory_cost_no_row_and_leave_nothing_behind(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their lead-in is captured with them, not between the samples of everybody's race."""
+    riders, dead = Riders(monkeypatch), []
+    usual, trim = getattr(riders.owner(moment), moment), FakeGpu.trim
+
+    def lacking(self: Any, *given: Any) -> Any:
+        found = usual(self, *given)
+        if riders.is_one(given[0][0] if given else self.bound[0]):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 GiB")
+        return found
+
+    def asked(self: FakeGpu) -> None:
+        dead.append(riders.alive() == 0)
+        trim(self)
+
+    monkeypatch.setattr(riders.owner(moment), moment, lacking)
+    monkeypatch.setattr(FakeGpu, "trim", asked)
+    rows = race().by("contender")
+
+    assert {row["status"] for row in rows.values()} == {"ok"}
+    assert rows["triton_bwd"].get("reduce_us") is None
+    assert len(riders.captured) == 1
+    assert dead == [True, True]  # once when they fail, once after the point
+
+
+def test_a_rider_is_released_with_its_contender(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks after a race may need the memory of those that were checked before."""
+    riders, alive = Riders(monkeypatch), {}
+    verify = Trial.verify
+
+    def checked(self: Trial, index: int) -> Any:
+        alive[self.contender.stem, index] = riders.alive()
+        return verify(self, index)
+
+    monkeypatch.setattr(Trial, "verify", checked)
+    rows = race((TRITON, EAGER)).by("contender")
+
+    assert rows["triton_bwd"]["reduce_us"] > 0
+    assert alive["torch_eager", 0] == 1  # bound and checked after it
+    assert alive["torch_eager", 1] == 0
 
 
 def test_a_row_without_a_time_has_no_part_of_it() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from measuring_fixture import COPY, EAGER, ROW, fake, point, task, work_off
-from normbench import check, config, contenders, eager, inputs, kernelfile, ops, schema, sweep, wide
+from normbench import adversary, check, config, contenders, eager, inputs, kernelfile, ops, schema, sweep, wide
 from normbench.points import Point, Semantics
 from normbench.showdown import Claims
 
@@ -201,6 +202,54 @@ def test_names_of_torchs_kernels_have_arguments_or_copies() -> None:
     said = eager.names(events)
     assert said == "at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float, false>"
     assert eager.names(["cudaDeviceSynchronize"]) is None
+
+
+def tensors_of(work: Point, shift: int = 0) -> dict[str, Any]:
+    """Inputs of a work as ``verify`` places them, x moved off its alignment by some elements."""
+    fill = partial(wide.FILLS["uniform"], work.dtype)
+    case = inputs.Case("any", work, x=None, fill=fill, shift={"x": shift})
+    return adversary.place(case, fake()).inputs
+
+
+def test_the_profiler_is_asked_again_for_other_values_of_the_same_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Point] = []
+
+    def kernels(work: Point, _: Any) -> str:
+        asked.append(work)
+        return f"kernel {len(asked)}"
+
+    monkeypatch.setattr(eager, "kernels", kernels)
+    monkeypatch.setattr(eager, "_KNOWN", {})
+    same = [("3x64", Semantics()), ("9x128", Semantics()), ("2x64", Semantics(eps=1e-3)), ("1x4x5x8", Semantics())]
+    others = [
+        (wide.point("layernorm", "fp32", "3x66", Semantics()), 0),  # no whole vectors
+        (wide.point("layernorm", "fp32", "3x64", Semantics()), 1),  # an x that is not aligned
+        (wide.point("layernorm", "bf16", "3x64", Semantics()), 0),
+        (wide.point("layernorm", "fp32", "3x64", Semantics(beta=False)), 0),
+        (wide.point("layernorm", "fp32", "3x64", Semantics(stats=True)), 0),
+        (wide.point("layernorm", "fp32", "3x64", Semantics(row_stride=72)), 0),
+        (wide.point("rmsnorm", "fp32", "3x64", Semantics()), 0),
+        (wide.point("rmsnorm", "fp32", "4x64", Semantics()), 0),  # somebody else's kernel, by whose rules nobody knows
+    ]
+
+    told = []
+    for shape, semantics in same:
+        work = wide.point("layernorm", "fp32", shape, semantics)
+        told.append(eager.known(work, tensors_of(work)))
+    assert told == ["kernel 1"] * len(same)
+    for work, shift in others * 2:
+        eager.known(work, tensors_of(work, shift))
+    assert len(asked) == 1 + len(others)
+
+
+def test_gamma_and_beta_made_on_the_device_are_constants_or_the_same() -> None:
+    work = wide.point("layernorm", "fp32", "2x4096", Semantics())
+    found = tensors_of(work)
+    gamma, beta = found["gamma"], found["beta"]
+    assert (float(gamma.mean()), float(beta.mean())) == pytest.approx((1.0, 0.0), abs=0.05)
+    assert (float(gamma.std()), float(beta.std())) == pytest.approx((0.5, 0.5), abs=0.05)
+    assert (gamma - 1 - beta).abs().max() > 0.5
+    assert all(bool((tensors_of(work)[name] == found[name]).all()) for name in ("x", "gamma", "beta"))
 
 
 def test_a_race_claims_bits_without_saying_of_what(tmp_path: Path) -> None:

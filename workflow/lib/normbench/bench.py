@@ -143,7 +143,8 @@ def _cells(row: dict[str, Any]) -> list[str]:
     time, moved, ceiling = row.get("time_us_p50"), row.get("bytes"), row.get("ceiling_gbps")
     gbps = moved / time / 1e3 if time and moved else None
     ulps = row.get("err_ulp_max")
-    check = "ok" if row["status"] == "ok" else f"{row['status']}: {row.get('reason')}"
+    kept = row["status"] == "ok" and row.get("accurate") is not False
+    check = "ok" if kept else f"{row['status']}: {row.get('reason')}"
     return [
         str(row["contender"]),
         str(row.get("variant") or ""),

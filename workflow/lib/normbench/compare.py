@@ -243,12 +243,13 @@ def _ceiling_pct(pair: dict[str, Any], side: str) -> float | None:
 
 
 def _newly_wrong(pairs: pl.DataFrame) -> list[str]:
-    """A sentence for each row that was ok on the left and is broken on the right."""
-    broken = pairs.filter((pl.col("status") == "ok") & pl.col("status_right").is_in(BROKEN))
+    """A sentence for each row that was ok on the left and is broken on the right, or was accurate there and is not."""
+    off = pl.col("accurate") & ~pl.col("accurate_right") & (pl.col("status_right") == "ok")
+    broken = pairs.filter((pl.col("status") == "ok") & (pl.col("status_right").is_in(BROKEN) | off.fill_null(False)))
     return [
         " ".join(str(row[name]) for name in ("contender", "op", "dtype", "rows", "hidden"))
         + (f" {row['case']}" if "case" in row else "")
-        + f": {row['status_right']}: {row['reason_right']}"
+        + f": {'not accurate' if row['status_right'] == 'ok' else row['status_right']}: {row['reason_right']}"
         for row in broken.iter_rows(named=True)
     ]
 

@@ -536,7 +536,7 @@ class FakeLaunch:
     def __post_init__(self) -> None:
         point = self.tensors.point
         self.label = f"{self.stem} {canonical_json(self.variant)} {point.op} {point.dtype} {point.hidden}"
-        self.floor_us = ops.compulsory_bytes(point) / 3e3 + 1.0
+        self.floor_us = ops.moved_bytes(point, self.copies) / 3e3 + 1.0
         if not self.whole:
             self.floor_us *= 1 - self.gpu.facts.get("reduction", {}).get(self.stem, REDUCTION_SHARE)
         if self.gpu.faults.get(self.stem) == "absent":
@@ -554,6 +554,8 @@ class FakeLaunch:
             time.sleep(3600)
         if fault == "raise":
             raise RuntimeError("planted failure")
+        if fault == "memory":
+            raise self.gpu.torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB (planted)")
         outputs = self.tensors.outputs()
         if fault == "no_work":
             return outputs

@@ -161,10 +161,10 @@ def _line(row: Row, checks: pl.DataFrame, torch_ulp: float | None) -> Line:
 
 
 def tally(checks: pl.DataFrame, name: str) -> Tally:
-    """Of a contract column, or of ``right``: the status ok against any failure; refusals are not judged."""
+    """Of a contract column, or of ``right``: ok and accurate against any failure; refusals are not judged."""
     if name == "right":
         judged = checks.filter(~pl.col("status").is_in(["skipped", "out_of_range"]))
-        held = judged["status"] == "ok"
+        held = (judged["status"] == "ok") & judged["accurate"].fill_null(True)
     else:
         judged = checks.filter(pl.col(name).is_not_null())
         held = judged[name]

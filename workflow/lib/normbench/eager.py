@@ -10,6 +10,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Hashable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +19,8 @@ from normbench.gpu import CudaGpu, Gpu
 from normbench.points import Point
 
 MOST = 300  # characters of a row
+VECTOR = 4  # elements of a vector in torch's layernorm, which takes rows of whole vectors at aligned addresses
+VECTOR_PATH_ENDS = 1 << 24  # the longest row of it: a float counts no further
 NO_KERNEL = re.compile(r"Mem(cpy|set)|cu(da)?[A-Z]|Activity Buffer|Lazy |Command Buffer|Context Sync|Stream |Event ")
 
 
@@ -29,14 +33,37 @@ def torch_version() -> str:
     return f"{torch.__version__}, CUDA {compiled}" if compiled else str(torch.__version__)
 
 
-_KNOWN: dict[str, str | None] = {}
+_KNOWN: dict[Hashable, str | None] = {}
 
 
 def claim(point: Point, inputs: dict[str, Any], gpu: Gpu) -> dict[str, Any]:
-    """Columns beside ``bitwise_torch``: torch's version and its kernels at this point, which are looked up once."""
-    if point.key not in _KNOWN:
-        _KNOWN[point.key] = None if gpu.fake else kernels(point, inputs)
-    return {"torch_kernel": _KNOWN[point.key], "torch_version": torch_version()}
+    """Columns beside ``bitwise_torch``: torch's version, and its kernels at this point."""
+    told = None if gpu.fake else known(point, inputs)
+    return {"torch_kernel": told, "torch_version": torch_version()}
+
+
+def known(point: Point, inputs: dict[str, Any]) -> str | None:
+    """``kernels``, looked up once for all the work that takes the same ``route``."""
+    key = route(point, inputs)
+    if key not in _KNOWN:
+        _KNOWN[key] = kernels(point, inputs)
+    return _KNOWN[key]
+
+
+def route(point: Point, inputs: dict[str, Any]) -> Hashable:
+    """What decides which kernels torch launches: of a layernorm its types, its affine form, and whether its vector path
+    takes it, so that cases that differ in values and sizes share an answer.
+
+    Of other ops the point: a reduction chooses by the shape, and rms_norm may be another library's for some sizes.
+    """
+    if point.op != "layernorm":
+        return point.key
+    strided = point.row_stride != point.hidden
+    semantics = replace(point.semantics, row_stride=None, eps=1.0)
+    grouped = point.hidden % VECTOR == 0 and point.hidden <= VECTOR_PATH_ENDS
+    given = [tensor for tensor in inputs.values() if tensor is not None]
+    aligned = all(tensor.data_ptr() % (VECTOR * tensor.element_size()) == 0 for tensor in given)
+    return point.op, point.dtype, str(semantics), strided, grouped, aligned, point.rows > 0
 
 
 def kernels(point: Point, inputs: dict[str, Any]) -> str | None:
@@ -75,7 +102,7 @@ def main() -> None:
         point = Point.from_identity(row)
         found = None
         try:
-            found = kernels(point, empty_tensors(point, gpu).inputs)
+            found = known(point, empty_tensors(point, gpu).inputs)
         except RuntimeError as error:  # too little memory, say: no name, and the race will say why
             print(f"{point.op} {point.dtype} {point.shape}: {error}", file=sys.stderr)
         gpu.trim()

@@ -27,6 +27,10 @@ Launch = Callable[[], dict[str, Any]]
 MOST_SETS = 1 << 14  # of 15 KB each on an H200; a point below that cannot leave L2 in any sensible number of launches
 STREAM_SETS = 4  # at least: where a buffer lies in memory is worth up to 1 % on an H200, and several average it
 LARGE_SET_BYTES = 1 << 33  # from here on a buffer covers so much of the memory that its place averages itself
+# A set this many times as large as L2 rotates alone: what a launch leaves there is at most a hundredth of what the next
+# one moves, and it is the end of the set, where the next one, which goes the same way, comes last. At 32768 x 65535 in
+# fp32 the contenders and the twin with two sets each take 69 GB, with one 34.
+ALONE_IN_L2S = 100
 REDUCTION_SHARE = 0.1  # of a call on the faked GPU
 LOW_MEMORY = 0.4  # share of the card: graphs of dead contenders keep their memory until it is asked for
 
@@ -57,15 +61,14 @@ class CudaGraph:
     """A CUDA graph of ``launches`` launches rotating over the buffer sets.
 
     ``bound`` keeps what was captured alive: a graph remembers addresses, and a workspace freed too early is written to
-    when it belongs to somebody else. ``record`` makes a graph of a
-    number of launches in turn.
+    when it belongs to somebody else. ``record`` makes a graph of a number of launches in turn, in the pool of another.
     """
 
     graph: Any
     outputs: list[dict[str, Any]]
     launches: int
     bound: Sequence[Launch]
-    record: Callable[[Sequence[Launch], int], tuple[Any, list[dict[str, Any]]]]
+    record: Callable[[Sequence[Launch], int, Any], tuple[Any, list[dict[str, Any]]]]
 
     def replay(self) -> None:
         self.graph.replay()
@@ -77,7 +80,10 @@ class CudaGraph:
     def _lead(self) -> Any:
         # the sets of a streaming rotation are together four times as large as L2, so the last quarter fills it
         quarter = math.ceil(len(self.bound) / 4)
-        return self.record(self.bound[-quarter:], quarter)[0]
+        if quarter == len(self.bound) == self.launches:
+            return self.graph
+        # temporaries of the two graphs share one pool: they are never replayed at once, and outputs stay taken in it
+        return self.record(self.bound[-quarter:], quarter, self.graph.pool())[0]
 
 
 @contextlib.contextmanager
@@ -119,6 +125,8 @@ class CudaGpu:
         return int(free + cached)
 
     def empty_cache(self) -> None:
+        """Give back what nobody uses, the memory of graphs that only a dead cycle of references holds among it."""
+        gc.collect()
         self.torch.cuda.empty_cache()
 
     def trim(self) -> None:
@@ -145,12 +153,13 @@ class CudaGpu:
         graph, outputs = self._record(launches, count)
         return CudaGraph(graph, outputs, count, tuple(launches), self._record)
 
-    def _record(self, launches: Sequence[Launch], count: int) -> tuple[Any, list[dict[str, Any]]]:
-        """A graph of ``count`` launches in turn, and what the last of each returned."""
+    def _record(self, launches: Sequence[Launch], count: int, pool: Any = None) -> tuple[Any, list[dict[str, Any]]]:
+        """A graph of ``count`` launches in turn, and what the last of each returned. pool: of a graph, to share."""
         self.synchronize()
         graph = self.torch.cuda.CUDAGraph()
         outputs: list[dict[str, Any]] = [{}] * len(launches)
-        with self.torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"), uncollected():
+        capture = self.torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local")
+        with capture, uncollected():
             for index in range(count):
                 outputs[index % len(launches)] = launches[index % len(launches)]()
         return graph, outputs
@@ -289,9 +298,12 @@ def open_gpu() -> Gpu:
 
 
 def buffer_sets(bytes_a_set: int, l2_bytes: int, regime: str) -> int:
-    """How many buffer sets a point rotates over: beyond 4 x L2 where bytes are to come from memory; at least two."""
-    if regime not in STREAMING or bytes_a_set >= LARGE_SET_BYTES:
+    """How many buffer sets a point rotates over: beyond 4 x L2 where bytes are to come from memory; two at least, but
+    where a set is large and ALONE_IN_L2S times as large as L2."""
+    if regime not in STREAMING:
         return 2
+    if bytes_a_set >= LARGE_SET_BYTES:
+        return 1 if bytes_a_set >= ALONE_IN_L2S * l2_bytes else 2
     return max(STREAM_SETS, math.ceil(4 * l2_bytes / max(bytes_a_set, 1)) + 1)
 
 

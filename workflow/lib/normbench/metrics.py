@@ -37,6 +37,8 @@ QUOTABLE = (pl.col("status") == "ok") & (pl.col("verdict") == "quotable").fill_n
 TWIN = pl.col("contender").str.ends_with(schema.TWIN)
 OURS = pl.col("lang").is_in(["cuda", "triton"])
 COMPETES = ~pl.col("contender").is_in(REFERENCES) & ~TWIN
+# an output that is ok for having torch's bits may be outside the tolerance: it keeps one contract, and wins no race
+ACCURATE = pl.col("accurate").fill_null(True)
 
 
 def _fastest(which: pl.Expr) -> pl.Expr:
@@ -182,11 +184,12 @@ def newest(frame: pl.DataFrame, *within: str) -> pl.DataFrame:
 def with_winners(frame: pl.DataFrame) -> pl.DataFrame:
     """Add, per race: ``fastest`` and ``in_winner_set`` (booleans) and ``cost`` (time over the fastest's, minus one).
 
-    Only quotable rows compete, and neither the device copy nor an A/A twin does. The winner set is every contender
-    whose 95 % interval of the median overlaps the fastest's; without an interval the median stands for it. ``cost`` is
-    null where no row of the race is quotable.
+    Only quotable rows compete, and neither the device copy, nor an A/A twin, nor an inaccurate output does. The winner
+    set is every contender whose 95 % interval of the median overlaps the fastest's; without an interval the median
+    stands for it. ``cost`` is null where no row of the race is quotable.
     """
-    competes = QUOTABLE & COMPETES & pl.col("time_us_p50").is_not_null()
+    candidates = COMPETES & ACCURATE
+    competes = QUOTABLE & candidates & pl.col("time_us_p50").is_not_null()
     low, high = pl.coalesce("time_us_lo", "time_us_p50"), pl.coalesce("time_us_hi", "time_us_p50")
     raced = (pl.col(name).filter(pl.col("competes")) for name in ("contender", "time_us_p50", "contender"))
     first = next(raced).sort_by(*raced).first().over(RACE)
@@ -194,7 +197,7 @@ def with_winners(frame: pl.DataFrame) -> pl.DataFrame:
         frame.with_columns(competes.alias("competes"))
         .with_columns(
             (pl.col("competes") & (pl.col("contender") == first).fill_null(False)).alias("fastest"),
-            (pl.col("time_us_p50") / _fastest(COMPETES) - 1).alias("cost"),
+            (pl.col("time_us_p50") / _fastest(candidates) - 1).alias("cost"),
         )
         .with_columns(
             (pl.col("competes") & (low <= high.filter(pl.col("fastest")).first().over(RACE)))

@@ -343,6 +343,18 @@ def compulsory_bytes(point: Point) -> int:
     return sum(math.prod(shape) * ELEMENT_BYTES[dtype] for shape, dtype in found)
 
 
+def moved_bytes(point: Point, copies: bool) -> int:
+    """Bytes that the bandwidth of a contender is counted in.
+
+    copies: it is the device copy, which moves tensors as large as x alone, and never a residual gradient; at one row of
+    16,777,216 fp32 elements gamma and beta are half of the compulsory bytes.
+    """
+    if not copies:
+        return compulsory_bytes(point)
+    names = (name for name in large_tensors(point) if not (OPS[point.op].backward and name == "residual"))
+    return sum(math.prod(extent(point, name)[0]) * point.element_bytes for name in names)
+
+
 def flops(point: Point) -> int:
     """Floating-point operations of a launch, an fma as two, by the formula (not by what a kernel happens to do)."""
     return OPS[point.op].flops * point.rows * point.hidden

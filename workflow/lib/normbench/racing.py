@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from normbench import ops, timing
+from normbench.check import Verdict
 from normbench.contenders import CompileError, Contender, External, load
 from normbench.gpu import DeviceLost, Replay
 from normbench.kernelfile import Variant
@@ -25,7 +26,7 @@ from normbench.points import Point, short_hash
 from normbench.schema import TWIN
 from normbench.streams import SmClock, Streams, expression
 from normbench.supervise import utc_now
-from normbench.trial import Failure, Trial, attempt, columns, failure_of, identity, with_stream, worst
+from normbench.trial import Failure, Trial, attempt, columns, failure_of, identity, on_stream, with_stream, worst
 from normbench.tuning import Bench
 from normbench.worker import Session
 
@@ -47,7 +48,12 @@ class Runner:
     unit: str
     trial: Trial | None = None
     errors: dict[str, Any] = field(default_factory=dict)
+    remark: str | None = None  # what a check has to say of an output that passed
     rest: Replay | None = None
+
+    def release(self) -> None:
+        """Let go of what was captured: a graph keeps its temporaries, and others may need their memory."""
+        self.trial = self.rest = None
 
 
 @dataclass(frozen=True)
@@ -119,14 +125,14 @@ class Race:
         self.channel.finish((runner.unit, failure.stage, runner.row | failure.row() | {"measured_at": utc_now()}))
 
     def _prepare(self, runner: Runner, bench: Bench) -> bool:
-        """Bind, capture and check one contender; a failure is its row."""
+        """Bind, capture and check one contender; a failure is its row, and leaves nothing in memory."""
         self.channel.begin((runner.unit, runner.row))
         try:
             reason = runner.contender.refusal(self.point, self.gpu)
             if reason:
                 raise Failure("skipped", reason, {})
             runner.trial = attempt(runner.contender, runner.variant, bench.sets, bench.expected, self.gpu)
-            runner.errors = columns(self._verified(runner.trial, 0))
+            self._checked(runner, 0)
             runner.rest = self._rest(runner)
             if runner.unit in self.task.get("suspects", ()):
                 for _ in range(TURNS_OF_A_SUSPECT):
@@ -138,20 +144,35 @@ class Race:
         except DeviceLost as error:
             self._fail(runner, Failure("launch_error", str(error), {}))
             raise
+        if not runner.errors:
+            runner.release()
+            self.gpu.trim()
         return bool(runner.errors)
 
     def _rest(self, runner: Runner) -> Replay | None:
-        """What its reduction is told apart by, not for a twin; where that cannot be captured, the row goes without."""
+        """What its reduction is told apart by, not for a twin; where that cannot be captured, the row goes without, and
+        nothing of it stays in memory."""
         if runner.trial is None or runner.row["contender"].endswith(TWIN):
             return None
         try:
             return runner.trial.rest()
         except Exception as error:
             failure_of(error, self.gpu)  # raises where the context is lost
-            return None
+        self.gpu.trim()
+        return None
 
-    def _verified(self, trial: Trial, index: int) -> Any:
+    def _checked(self, runner: Runner, index: int) -> None:
+        """Check 0 or 1 of a contender, with what it found; of both the larger errors."""
+        assert runner.trial is not None
+        verdict = self._verified(runner.trial, index)
+        found = columns(verdict)
+        runner.errors = worst(runner.errors, found) if runner.errors else found
+        runner.remark = runner.remark or verdict.reason
+
+    def _verified(self, trial: Trial, index: int) -> Verdict:
         try:
+            if not index:  # captured now, where a lack of memory is its own and not the whole race's
+                on_stream(self.gpu, trial.replay.lead_in)
             return trial.verify(index)
         except Failure:
             raise
@@ -178,21 +199,37 @@ class Race:
         roof = self.stream.race_roof(self.point, bench.sets, self.task.get("roofs", {}).get(self.point.key))
         self.channel.begin(*((runner.unit, runner.row) for runner in starters))
         replays: list[Replay] = [runner.trial.replay for runner in starters if runner.trial]
-        racers = [*replays, *roof.replays]
         rests = {index: runner.rest for index, runner in enumerate(starters) if runner.rest}
-        riders = {len(racers) + place: index for place, index in enumerate(rests)}
+        racers = len(replays) + len(roof.replays)
+        riders = {racers + place: index for place, index in enumerate(rests)}
         observer = Observer(self.nvml, SmClock(self.stream))
-        samples = self._rounds([*racers, *rests.values()], riders, observer)
-        gbps = roof.gbps(samples[len(replays) : len(racers)])
+        samples = self._rounds([*replays, *roof.replays, *rests.values()], riders, observer)
+        gbps = roof.gbps(samples[len(replays) : racers])
         race = Outcome(gbps, observer.summary(), observer.shared(), noise(starters, samples))
         without = {index: samples[place] for place, index in riders.items()}
-        rows = []
-        for index, (runner, found) in enumerate(zip(starters, samples, strict=False)):
-            row = runner.row | self._conclude(runner, found, race)
-            if row["status"] == "ok" and index in without:
-                row["reduce_us"] = timing.part(found, without[index], race.noise)
-            rows.append((runner.unit, "final", row | {"measured_at": utc_now()}))
-        self.channel.finish(*rows)
+        del replays, rests
+        ended = [
+            self._last(runner, found, without.get(index), race)
+            for index, (runner, found) in enumerate(zip(starters, samples, strict=False))
+        ]
+        self.channel.finish(*ended)
+
+    def _last(
+        self, runner: Runner, samples: list[float], without: list[float] | None, race: Outcome
+    ) -> tuple[str, str, dict[str, Any]]:
+        """(unit, stage, row) of a contender that raced; what its graphs held is free for the checks of the others.
+
+        without: the samples of its launches without what only forms dgamma and dbeta, if it has such a part.
+        """
+        stage = "final"
+        try:
+            found = self._conclude(runner, samples, race)
+            if without is not None:
+                found["reduce_us"] = timing.part(samples, without, race.noise)
+        except Failure as failure:
+            found, stage = failure.row(), failure.stage
+        runner.release()
+        return runner.unit, stage, runner.row | found | {"measured_at": utc_now()}
 
     def _rounds(self, replays: Sequence[Replay], riders: Mapping[int, int], observer: Observer) -> list[list[float]]:
         """Samples of every replay: MIN_ROUNDS of all, then more of those whose median is not known to WIDTH yet.
@@ -217,28 +254,35 @@ class Race:
         return samples
 
     def _conclude(self, runner: Runner, samples: list[float], race: Outcome) -> dict[str, Any]:
-        """Check again, then let the time exist."""
+        """Check again, then let the time exist.
+
+        Raises:
+            Failure: the second check failed, or the time cannot be; its columns say of what race.
+        """
         assert runner.trial is not None
         self.channel.begin((runner.unit, runner.row))
-        moved = ops.compulsory_bytes(self.point)
+        moved = ops.moved_bytes(self.point, runner.contender.copies)
         # streaming stores leave nothing in L2 but pay for what the contender before them left: up to 3 % on an H200,
         # so a roof timed between others can lie below the same roof timed alone
         tuned = self.task.get("ceilings", {}).get(self.point.key)
         ceiling = max((value for value in (race.ceiling_gbps, tuned) if value), default=None)
         facts: dict[str, Any] = {"bytes": moved, "ceiling_gbps": ceiling}
         try:
-            facts |= worst(runner.errors, columns(self._verified(runner.trial, 1)))
-            times = timing.summarise(samples)
-            reason = timing.over_roof(moved, times["time_us_p50"], ceiling)
-            if reason:
-                raise Failure("over_roof", reason, facts)
+            self._checked(runner, 1)
         except Failure as failure:
-            return facts | failure.row()
+            failure.columns = facts | failure.columns
+            raise
+        times = timing.summarise(samples)
+        reason = timing.over_roof(moved, times["time_us_p50"], ceiling)
+        if reason:
+            raise Failure("over_roof", reason, facts | runner.errors)
+        facts |= runner.errors
         facts |= runner.contender.static(self.point, runner.variant) | times | race.clocks
         return facts | {
             "verdict": timing.verdict(times, race.clocks, race.shared),
             "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
             "status": "ok",
+            "reason": runner.remark,
         }
 
 

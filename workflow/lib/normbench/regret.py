@@ -46,7 +46,7 @@ def of_contenders(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
 
     ``contender`` is what was chosen.
     """
-    ours, theirs = (frame.filter(metrics.QUOTABLE & metrics.COMPETES) for frame in (left, right))
+    ours, theirs = (frame.filter(metrics.QUOTABLE & metrics.COMPETES & metrics.ACCURATE) for frame in (left, right))
     return _regret(ours, theirs, ["point"], "contender").with_columns(contender=pl.col("choice"))
 
 

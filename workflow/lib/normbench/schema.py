@@ -128,7 +128,7 @@ IDENTITY = (
 VARIANT = _c("variant", pl.String, "", "canonical JSON of the variant axes (block size, vectors a thread, ...)")
 STATUS = (
     _c("status", pl.String, "", "ok, or what went wrong", True),
-    _c("reason", pl.String, "", "why it is not ok, as a sentence a person can act on"),
+    _c("reason", pl.String, "", "why it is not ok, or is ok and not accurate, as a sentence a person can act on"),
 )
 ERRORS = (
     _c("err_max_abs", pl.Float64, "", "largest absolute error of the output against float64"),
@@ -167,7 +167,12 @@ JUDGED = (
     _c("sources", pl.String, "", "hash of the sources that decide numbers, when this row was made"),
 )
 CONTRACTS = (
-    _c("accurate", pl.Boolean, "", "within the float64 tolerance"),
+    _c(
+        "accurate",
+        pl.Boolean,
+        "",
+        "within the float64 tolerance; in the regime wide an output without this that has bitwise_torch is ok too",
+    ),
     _c("allclose_torch", pl.Boolean, "", "torch.allclose(torch eager's output, ours)"),
     _c("allclose_seed", pl.Boolean, "", "the same with atol 1e-5 in fp32, 1e-4 in 16-bit types"),
     _c("bitwise_torch", pl.Boolean, "", "bit for bit equal to torch eager's outputs, saved statistics among them"),
@@ -211,7 +216,12 @@ SHOWDOWN = Table(
             "part of the median that only forms dgamma and dbeta: the median less that of the same launches without "
             "it, in the same rounds; null where there is no such part, or it is within the noise of the race",
         ),
-        _c("bytes", pl.Int64, "B", "compulsory bytes: each input read once, each output written once"),
+        _c(
+            "bytes",
+            pl.Int64,
+            "B",
+            "compulsory bytes: each input read once, each output written once; of the device copy, what it copies",
+        ),
         _c(
             "ceiling_gbps",
             pl.Float64,

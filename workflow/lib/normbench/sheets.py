@@ -22,11 +22,12 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One time: its text, whether it may be quoted, and whether it is in the winner set."""
+    """One time: its text, whether it may be quoted, is in the winner set, and is of an output within the tolerance."""
 
     text: str
     quotable: bool = True
     wins: bool = False
+    accurate: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,4 +74,4 @@ def _cell(row: Mapping[str, Any] | None, column: str) -> Cell:
     if row is None or row[column] is None:
         return Cell(formats.NONE)
     text = formats.count(row[column]) if column == "gbps" else f"{row[column]:.3g}"
-    return Cell(text, row["verdict"] == "quotable", row["in_winner_set"])
+    return Cell(text, row["verdict"] == "quotable", row["in_winner_set"], row["accurate"] is not False)

@@ -47,17 +47,26 @@ class Tensors:
     """One buffer set of a point; what a contender reads and writes, under the names kernel files use.
 
     exchange: values that some inputs have while the set is checked, at the same addresses: an output that was kept
-    from an earlier call is then another one.
+    from an earlier call is then another one. alone: of a set that rotates alone, the same inputs are reversed instead,
+    in place, since others would take as much memory again.
     """
 
     point: Point
     inputs: dict[str, torch.Tensor | None]
     guarded: dict[str, Guarded] = field(default_factory=dict)
     exchange: dict[str, torch.Tensor] = field(default_factory=dict)
+    alone: bool = False
 
     @contextlib.contextmanager
     def exchanged(self) -> Iterator[None]:
-        """The values of ``exchange`` in their places; what was there comes back."""
+        """The values of ``exchange``, or those in reverse, in their places; what was there comes back."""
+        if self.alone:
+            self._reverse()
+            try:
+                yield
+            finally:
+                self._reverse()
+            return
         kept = {name: self._input(name).clone() for name in self.exchange}
         for name, values in self.exchange.items():
             self._input(name).copy_(values)
@@ -67,13 +76,19 @@ class Tensors:
             for name, values in kept.items():
                 self._input(name).copy_(values)
 
+    def _reverse(self) -> None:
+        """Rows from last to first, and each row's elements likewise: every row meets the statistics of another."""
+        for name in EXCHANGED:
+            if (tensor := self.inputs.get(name)) is not None:
+                reverse(tensor)
+
     def _input(self, name: str) -> torch.Tensor:
         found = self.inputs[name]
         assert found is not None
         return found
 
     def judged_inputs(self) -> dict[str, torch.Tensor | None]:
-        """The values that the outputs of a check follow from."""
+        """The values that the outputs of a check follow from; where the set is alone, while it is ``exchanged``."""
         return {**self.inputs, **self.exchange}
 
     def outputs(self) -> dict[str, torch.Tensor]:
@@ -132,10 +147,28 @@ def chunks(tensor: torch.Tensor, elements: int = 1 << 28) -> Iterator[torch.Tens
     return (tensor[start : start + rows] for start in range(0, len(tensor), rows))
 
 
+def reverse(tensor: torch.Tensor) -> None:
+    """All elements in the opposite order along every axis, in place, a chunk from either end at a time."""
+    size, rows = max(1, CHUNK_ELEMENTS // max(1, math.prod(tensor.shape[1:]))), len(tensor)
+    axes = tuple(range(tensor.dim()))
+    for start in range(0, rows // 2, size):
+        stop = min(start + size, rows // 2)
+        head, tail = tensor[start:stop], tensor[rows - stop : rows - start]
+        kept = head.flip(axes)
+        head.copy_(tail.flip(axes))
+        tail.copy_(kept)
+    if rows % 2:
+        middle = tensor[rows // 2 : rows // 2 + 1]
+        middle.copy_(middle.flip(axes))
+
+
 def checksum(tensor: torch.Tensor) -> int:
     import torch
 
-    return int(integers(tensor).sum(dtype=torch.int64)) if tensor.numel() else 0
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for part in chunks(integers(tensor)):  # a sum in another type converts all it sums first
+        total += part.sum(dtype=torch.int64)
+    return int(total)
 
 
 def guarded(shape: tuple[int, ...], dtype: Any, device: Any, stride: int | None = None, shift: int = 0) -> Guarded:
@@ -218,7 +251,8 @@ def make_sets(point: Point, device: Any, sets: int, seed: int) -> list[Tensors]:
     """``sets`` buffer sets with different inputs.
 
     The second is checked with the x of the first in the place of its own, and with the dy and the statistics that
-    belong to it; gamma and beta stay, for a contender may prepare them when it is bound.
+    belong to it; gamma and beta stay, for a contender may prepare them when it is bound. A set that is alone is checked
+    once more with its own, reversed.
     """
     made = [
         Tensors(point, make_inputs(point, device, seed * 1000 + index), make_outputs(point, device))
@@ -227,6 +261,7 @@ def make_sets(point: Point, device: Any, sets: int, seed: int) -> list[Tensors]:
     if sets > 1:
         first = made[0].inputs
         made[1].exchange = {name: value for name in EXCHANGED if (value := first.get(name)) is not None}
+    made[0].alone = sets == 1
     return made
 
 

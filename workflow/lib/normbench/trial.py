@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from normbench import ops, overlap
-from normbench.check import Expected, Verdict, check, check_copy, kept_bytes, yardstick
+from normbench.check import Expected, Verdict, check_copy, judge, kept_bytes, yardstick
 from normbench.contenders import CompileError, Contender, Unsupported, rest
 from normbench.formats import plain
 from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
@@ -39,7 +40,8 @@ class Failure(Exception):
 
 @dataclass
 class Trial:
-    """A captured contender. ``sets`` and ``expected`` are matched; the checks alternate between them."""
+    """A captured contender. ``expected`` are the answers of the two checks: of the first set, and of the second set, or
+    of the first once more where it is alone, with its inputs exchanged."""
 
     contender: Contender
     variant: Variant
@@ -55,20 +57,27 @@ class Trial:
         It leaves outputs that are not whole: nothing may be read before ``replay`` was replayed again.
         """
         found = [launch for bound in self.replay.bound if (launch := rest(bound)) is not None]
-        return self.gpu.capture(found, self.replay.launches) if found else None
+        if not found:
+            return None
+        replay = self.gpu.capture(found, self.replay.launches)
+        # both graphs take what they need here: a lack of memory between the samples of a race would be everybody's
+        on_stream(self.gpu, replay.lead_in)
+        with_stream(self.gpu, replay)
+        return replay
 
     @spending("checking")
     def verify(self, index: int) -> Verdict:
-        """Poison the outputs of set ``index``, replay once and judge what is there; inputs and guards included.
+        """Check 0 or 1: poison the outputs, replay once and judge what is there; inputs and guards included.
 
         Raises:
             Failure: the output is wrong, was not written, or something else was.
         """
-        with self.sets[index].exchanged():
-            return self._judged(index)
+        place = min(index, len(self.sets) - 1)
+        with self.sets[place].exchanged() if index else contextlib.nullcontext():
+            return self._judged(place, self.expected[index])
 
-    def _judged(self, index: int) -> Verdict:
-        tensors, expected = self.sets[index], self.expected[index]
+    def _judged(self, place: int, expected: Expected) -> Verdict:
+        tensors = self.sets[place]
         before = tensors.fingerprint()
         tensors.poison()
         own = {id(item.view) for item in tensors.guarded.values()}
@@ -77,11 +86,11 @@ class Trial:
                 if id(tensor) not in own:
                     fill_poison(tensor)
         with_stream(self.gpu, self.replay)
-        outputs = self.replay.outputs[index]
+        outputs = self.replay.outputs[place]
         if self.contender.copies:
             verdict = check_copy(yardstick(tensors.inputs), outputs[ops.OPS[tensors.point.op].main])
         else:
-            verdict = check(expected, outputs)
+            verdict = judge(expected, outputs)
         if not verdict.ok:
             raise Failure(verdict.status, str(verdict.reason), columns(verdict))
         if any(not item.guards_intact() for item in tensors.guarded.values()):
@@ -93,12 +102,17 @@ class Trial:
 
 def with_stream(gpu: Gpu, replay: Replay) -> None:
     """Replay once and wait, behind all that was asked for before: inputs and poison come on another stream."""
+    on_stream(gpu, replay.replay)
+
+
+def on_stream(gpu: Gpu, enqueue: Callable[[], None]) -> None:
+    """The same of anything that enqueues launches."""
     if gpu.fake:
-        replay.replay()
+        enqueue()
         return
     gpu.synchronize()
     with gpu.torch.cuda.stream(gpu.stream):  # type: ignore[union-attr]
-        replay.replay()
+        enqueue()
     gpu.synchronize()
 
 
@@ -155,7 +169,7 @@ def failure_of(error: Exception, gpu: Gpu) -> Failure:
     """
     lines = plain(str(error)).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0][:300] if lines else 'no text'}"
-    if "OutOfMemory" in type(error).__name__:
+    if _lacks_memory(error):
         gpu.empty_cache()
         return Failure("skipped", f"too little memory ({text})", {}, PASSING)
     try:
@@ -163,6 +177,11 @@ def failure_of(error: Exception, gpu: Gpu) -> Failure:
     except Exception as broken:
         raise DeviceLost(text) from broken
     return Failure("launch_error", text, {})
+
+
+def _lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error is, or was raised while handling, a lack of memory: the end of a capture may complain too."""
+    return error is not None and ("OutOfMemory" in type(error).__name__ or _lacks_memory(error.__context__))
 
 
 def identity(point: Point, contender: Contender, variant: Variant | None, task: dict[str, Any]) -> dict[str, Any]:

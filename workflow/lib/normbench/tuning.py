@@ -6,6 +6,7 @@ samples and a second check after them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,16 +63,23 @@ class Bench:
         reason = memory_refusal(point, count, gpu)
         if reason:
             raise Failure("skipped", reason, {}, PASSING)
+        with_torch |= point.has_two_contracts
         try:
             with spending("inputs"):
                 sets = make_sets(point, gpu.device, count, seed)
                 gpu.synchronize()
             with spending("checking"):
-                expected = [expect(point, tensors.judged_inputs(), with_torch) for tensors in sets[:2]]
+                expected = [expect(point, sets[0].inputs, with_torch), _exchanged(sets[:2][-1], with_torch)]
                 gpu.synchronize()
         except Exception as error:  # too low an estimate, say: a row, not the end of the process
             raise failure_of(error, gpu) from error
         return cls(point, gpu, sets, expected)
+
+
+def _exchanged(tensors: Tensors, with_torch: bool) -> Expected:
+    """What the second check expects of its set."""
+    with tensors.exchanged() if tensors.alone else contextlib.nullcontext():
+        return expect(tensors.point, tensors.judged_inputs(), with_torch)
 
 
 def run(session: Session) -> None:
@@ -175,7 +183,8 @@ class Tuner:
         bench = self._bench_or_fail()
         trial = attempt(self.contender, variant, bench.sets, bench.expected, self.gpu)
         try:
-            errors = columns(trial.verify(0))
+            verdict = trial.verify(0)
+            errors = columns(verdict)
             observer = Observer(self.nvml, self.clock)
             times = self._sample(trial, samples, observer)
             if after:
@@ -190,6 +199,7 @@ class Tuner:
         self._roof(row, times)
         return row | {
             "status": "ok",
+            "reason": verdict.reason,
             "verdict": timing.verdict(times, clocks, observer.shared()),
             "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
         }
@@ -203,7 +213,8 @@ class Tuner:
     def _roof(self, row: dict[str, Any], times: dict[str, Any]) -> None:
         """A stream row faster than its measured ceiling is a measurement error, never a bar that ends at 100 %."""
         ceiling = self.task.get("ceilings", {}).get(self.point.key)
-        reason = timing.over_roof(ops.compulsory_bytes(self.point), times["time_us_p50"], ceiling)
+        moved = ops.moved_bytes(self.point, self.contender.copies)
+        reason = timing.over_roof(moved, times["time_us_p50"], ceiling)
         if reason:
             facts = {name: row[name] for name in row if not name.startswith(("time_us", "samples", "n_samples"))}
             raise Failure("over_roof", reason, facts)

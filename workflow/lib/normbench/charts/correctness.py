@@ -14,7 +14,8 @@ from normbench.metrics import Drawable
 NAME = "correctness"
 TITLE = "Correctness (input or contract × contender)"
 HELP = (
-    "✓ holds, ✗ does not, – was refused, an empty cell was not asked. 34/36 counts the inputs of a family that were "
+    "✓ holds, ✗ does not, – was refused, an empty cell was not asked; = has torch’s bits, and with them an error "
+    "outside the tolerance (wide rows only). 34/36 counts the inputs of a family that were "
     "right, or the points where a contract held. Choose a family under “inputs” to see each of its inputs. Accurate "
     "is against float64; allclose and bitwise are against torch eager, which on hard inputs is not the more "
     "accurate side; allclose_seed is the tighter one (atol 1e-5 in fp32, 1e-4 in 16-bit types). K1, K2, … are public "
@@ -39,6 +40,9 @@ CONTRACTS = ("accurate", "allclose_torch", "allclose_seed", "bitwise_torch")
 COLOURS = {"holds": theme.GOOD, "fails": theme.BAD, "in part": theme.DOUBTFUL, "not judged": theme.NEUTRAL}
 
 
+MARKS = {"fails": "✗", "in part": "=", "holds": "✓", "not judged": "–"}  # of an input, the worst state first
+
+
 def prepare(measured: Measured) -> Drawable:
     """A cell a row: op, dtype, family, contender, column, state (a key of COLOURS), mark (its text) and detail."""
     if not measured.checks.is_empty():
@@ -55,14 +59,13 @@ def family(case: str) -> str:
 
 def by_family(inputs: pl.DataFrame) -> pl.DataFrame:
     """One cell a family: how many of the inputs that were judged are right, and the names of those that are not."""
-    fails, judged = pl.col("state") == "fails", pl.col("state") != "not judged"
-    state = pl.when(fails.any()).then(pl.lit("fails")).when(judged.any()).then(pl.lit("holds"))
-    counted = pl.format("{}/{}", (judged & ~fails).sum(), judged.sum())
-    names = pl.col("column").filter(fails).sort().str.join(", ")
+    holds, judged = pl.col("state") == "holds", pl.col("state") != "not judged"
+    counted = pl.format("{}/{}", holds.sum(), judged.sum())
+    names = pl.col("column").filter(judged & ~holds).sort().str.join(", ")
     return (
         inputs.group_by("op", "dtype", "role", "contender", pl.col("family").alias("column"))
         .agg(
-            state.otherwise(pl.lit("not judged")).alias("state"),
+            _worst_state().alias("state"),
             pl.when(names != "").then(pl.format("fails on {}", names)).alias("detail"),
             pl.col("err_ulp_max").max(),
             pl.when(judged.any()).then(counted).otherwise(pl.lit("–")).alias("mark"),
@@ -73,19 +76,33 @@ def by_family(inputs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _worst_state() -> pl.Expr:
+    """The first of MARKS that a group has."""
+    *states, last = MARKS
+    return pl.coalesce(*(pl.col("state").filter(pl.col("state") == one).first() for one in states), pl.lit(last))
+
+
 def from_checks(checks: pl.DataFrame) -> pl.DataFrame:
     """One cell a checked input; an input checked at several shapes is as good as its worst."""
     failed = pl.col("status").is_in(["wrong", "no_work", "launch_error", "timeout", "compile_error"])
-    state = pl.when(failed.any()).then(pl.lit("fails")).when((pl.col("status") == "ok").any()).then(pl.lit("holds"))
+    inaccurate = ~pl.col("accurate").fill_null(True)
+    state = (
+        pl.when(failed)
+        .then(pl.lit("fails"))
+        .when(pl.col("status") != "ok")
+        .then(pl.lit("not judged"))
+        .otherwise(pl.when(inaccurate).then(pl.lit("in part")).otherwise(pl.lit("holds")))
+    )
     return (
-        checks.group_by("op", "dtype", "role", "contender", pl.col("case").alias("column"))
+        checks.with_columns(state=state)
+        .group_by("op", "dtype", "role", "contender", pl.col("case").alias("column"))
         .agg(
-            state.otherwise(pl.lit("not judged")).alias("state"),
+            _worst_state().alias("state"),
             pl.col("reason").drop_nulls().sort().first().alias("detail"),
             pl.col("err_ulp_max").max(),
         )
         .with_columns(
-            pl.col("state").replace_strict({"fails": "✗", "holds": "✓", "not judged": "–"}).alias("mark"),
+            pl.col("state").replace_strict(MARKS).alias("mark"),
             pl.col("column").map_elements(family, return_dtype=pl.String).alias("family"),
         )
         .sort("op", "dtype", "contender", "column")
