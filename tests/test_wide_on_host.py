@@ -154,10 +154,10 @@ def torch_order_jobs(kernel: Kernel, count: int) -> list[Job]:
         job = job_of(kernel, point, kind, draw, seen)
         if job is not None:
             found.append(job)
-    job = job_of(kernel, Point("layernorm", "fp32", 1, 98_400, "wide", Semantics()), "normal", draw, seen)
+    job = job_of(kernel, Point("layernorm", "fp32", 1, 160_000, "wide", Semantics()), "normal", draw, seen)
     assert job is not None
-    few = {"depth": min(kernel.axes["depth"])}  # more batches than shared memory holds
-    return [*found, replace(job, names=job.names | few, variant=job.variant | few)]
+    short = {"batch": 256}  # more of them than shared memory holds
+    return [*found, replace(job, names=job.names | short, variant=job.variant | short)]
 
 
 def wrong_bits(job: Job, tensors: Tensors) -> str | None:
@@ -299,15 +299,15 @@ PLANTED = [
     (
         "wide_torch_order",
         "wide/wide_torch_order.cu",
-        "copy_wait<LAG>();",
-        "copy_wait<LAG + 1>();",
+        "copy_wait(number == 0 ? 0 : 1);",
+        "copy_wait(2);",
         "read before it is there",
     ),
     (
         "wide_torch_order",
         "wide/wide_torch_order.cu",
-        "batch - DEPTH + 1",
-        "0",
+        "request(number + 2);",
+        "request(number + 3);",
         "written over before it is read",
     ),
     (
@@ -349,8 +349,7 @@ def test_a_planted_fault_is_not_seen(stem: str, file: str, right: str, wrong: st
     else:
         drawn = torch_order_jobs(kernel, 60) if bits else accurate_jobs(kernel, 60)
         fitting = (job for job in drawn if (job.point.op, job.point.dtype) == ("layernorm", "fp32"))
-        jobs = [job for job in fitting if job.point.rows * job.point.hidden < 100_000]
-        jobs = jobs[:12] + jobs[-1:]
+        jobs = [job for job in fitting if job.point.rows * job.point.hidden < 100_000][:12] + drawn[-1:]
     built = build(kernel, jobs, tmp_path)
 
     def seen(job: Job) -> bool:

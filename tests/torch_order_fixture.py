@@ -100,8 +100,11 @@ def norm(x: Array, gamma: Array | None, beta: Array | None, eps: float, centred:
     scale = rstd[:, None]
     with np.errstate(all="ignore"):
         values = x - mean[:, None] if centred else x
-        if gamma is None:
-            y = scale * values if beta is None else scale * values + beta
+        if gamma is None and beta is not None:
+            y = fma(scale, values, beta)
+            y[:, ::4] = (scale * values + beta)[:, ::4]  # of each four elements torch rounds this product alone
+        elif gamma is None:
+            y = scale * values
         else:
             y = gamma * (scale * values) if beta is None else fma(gamma, scale * values, beta)
     return y, mean, rstd

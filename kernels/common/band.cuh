@@ -5,13 +5,14 @@
 #include "common/pack.cuh"
 
 // Bytes of x, read last, that L2 is not told to let go: some are still there when the kernel that writes begins with them.
-constexpr long long KEPT = 24 << 20;
+constexpr long long KEPT = 32 << 20;
 
 // A block's share. N: elements a thread; ROWS: at most, of the band. TILES: which blocks stand side by side, those of one
-// band (0: flat) or those of the same columns (1: interleaved), whose gamma and beta then come from L2.
-template <typename T, int N, int TILES, int ROWS>
+// band (0: flat) or those of the same columns (1: interleaved), whose gamma and beta then come from L2. MOST: rows requested
+// together.
+template <typename T, int N, int TILES, int ROWS, int MOST = 4>
 struct Band {
-    static constexpr int AHEAD = ROWS < 4 ? ROWS : 4;  // rows that are requested together
+    static constexpr int AHEAD = ROWS < MOST ? ROWS : MOST;  // rows that are requested together
     using Values = Pack<T, N>;
 
     long long top;  // the first row

@@ -83,14 +83,17 @@ struct TorchMoments {
         if (rstds != nullptr) rstds[row] = rstd;
     }
 
-    // values = fma(gamma, rstd (x - mean), beta); the product in the middle is rounded, gamma or not. An absent gamma is 1,
-    // an absent beta -0, which no sum shows: with it fma rounds the product alone, its zero's sign included.
+    // values = fma(gamma, rstd (x - mean), beta), with the product in the middle rounded. Without gamma torch's compiler
+    // rounds that product for the first of each four elements only and contracts it for the others (torch 2.11, CUDA 13,
+    // by comparison of bits); columns begin at a multiple of four. An absent gamma is 1, an absent beta -0, which no sum
+    // shows: with it fma rounds the product alone, its zero's sign included.
     template <int NORM, int N>
-    __device__ __forceinline__ void apply(float (&values)[N], const float (&gamma)[N], const float (&beta)[N]) const {
+    __device__ __forceinline__ void apply(float (&values)[N], bool scaled, const float (&gamma)[N], const float (&beta)[N]) const {
 #pragma unroll
         for (int j = 0; j < N; ++j) {
             const float centred = NORM == LAYERNORM ? __fsub_rn(values[j], mean) : values[j];
-            values[j] = __fmaf_rn(gamma[j], __fmul_rn(rstd, centred), beta[j]);
+            const bool rounded = scaled || j % GROUP == 0;
+            values[j] = __fmaf_rn(rounded ? gamma[j] : rstd, rounded ? __fmul_rn(rstd, centred) : centred, beta[j]);
         }
     }
 };
@@ -100,8 +103,9 @@ template <typename T, int N>
 struct TorchAffine {
     float gamma[N];
     float beta[N];
+    bool scaled;
 
-    __device__ __forceinline__ TorchAffine(const T* from_gamma, const T* from_beta, int column) {
+    __device__ __forceinline__ TorchAffine(const T* from_gamma, const T* from_beta, int column) : scaled(from_gamma != nullptr) {
         const auto get = [&](const T* from, float absent, float (&values)[N]) {
             if (from != nullptr) {
                 Pack<T, N>::of(from + column).unpack(values);

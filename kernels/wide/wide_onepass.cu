@@ -8,14 +8,11 @@
 //     "w_bytes == x_bytes",
 //     "aligned >= 16",
 //     # what a block may have of shared memory
-//     "vecs * 8192 + pinned * 16384 + 4640 <= (232448 if arch in (90, 100, 103, 110) else 166912 if arch in (80, 87) else 101376)",
-//     # as many of gamma and beta as fit beside the row: fewer were slower
-//     "pinned in ((0, 8) if vecs == 8 else (5,))",
+//     "vecs == 8 or arch in (90, 100, 103, 110)",
 //     # the registers hold a row; not twice as many of them as it needs
 //     "sm_count * vecs * 8192 >= hidden * x_bytes",
 //     "vecs == 8 or x_bytes == 4",
 //     "vecs == 8 or sm_count * vecs * 4096 < hidden * x_bytes * min(rows, sm_count)",
-//     "keep or vecs == 8",  # 350 us against 400 where gamma and beta come from L2 (KernelBench problem 40, one H200)
 // ]
 // skip = [
 //     {when = "arch < 80", reason = "needs asynchronous copies (sm_80 on)"},
@@ -30,18 +27,16 @@
 // [axes]
 // block = [512]
 // vecs = [8, 16]     # 16-byte vectors of the row in a thread's registers
-// pinned = [0, 5, 8] # of them, those whose gamma and beta stay in shared memory
-// keep = [0, 1]      # whether L2 is asked to keep gamma and beta and to let x and y pass
 //
 // [scratch]
 // mail = "sm_count * 32"
 // turns = "sm_count * 4"
 //
 // [[launches]]
-// name = "wide_onepass<{T}, {NORM}, {vecs}, {pinned}, {keep}>"
+// name = "wide_onepass<{T}, {NORM}, {vecs}>"
 // grid = "min(rows, sm_count // cdiv(hidden * x_bytes, 8192 * vecs)) * (sm_count // min(rows, sm_count // cdiv(hidden * x_bytes, 8192 * vecs)))"
 // block = "block"
-// smem = "vecs * 8192 + pinned * 16384 + 4640"
+// smem = "vecs * 8192 + (81920 if vecs == 16 else 0) + 4640"
 // cooperative = true
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "mail", "turns", "rows", "hidden", "x_stride", "y_stride", "eps", "sm_count"]
 // ///
@@ -51,8 +46,9 @@
 // where it lies, and posted; and while it moves to the registers, vector by vector, the row that was there is written and
 // the one after it requested. Between posting and use lies the writing of a whole row, and nobody waits for the meeting. A
 // thread copies, reads and writes the same columns of every row, so warps need no barrier but the one at the end of a row.
-// Gamma and beta would be read from L2 for each row, twice the bytes of x: `pinned` of the vectors keep theirs in the shared
-// memory that is left, and `keep` asks L2 to hold the rest against x and y, which pass.
+// Gamma and beta would be read from L2 for each row, twice the bytes of x: where a row fills the chip, 5 of 16 vectors keep
+// theirs in the shared memory that is left. L2 is asked to hold the rest against x and y, which pass, and a thread asks for
+// four vectors of them ahead.
 // The meeting: the warp that is the last of its block to have its part posts the block's, one word of 16 bytes that carries
 // the number of its turn; the first that has written its columns collects those of the team (common/grid_ptx.cuh), merges
 // them, and leaves what the next row is normalised with. One trip to L2 and back, no counter. The turns go on from launch to
@@ -119,7 +115,7 @@ __device__ __forceinline__ unsigned counted(unsigned* counter) {
     return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? atomicAdd(counter, 1u) : 0u, 0);
 }
 
-template <typename T, int NORM, int VECS, int PINNED, int KEEP>
+template <typename T, int NORM, int VECS>
 __global__ void __launch_bounds__(THREADS, 1)
 wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
              float* __restrict__ mean, float* __restrict__ rstd, uint4* __restrict__ mail, unsigned* __restrict__ turns,
@@ -128,14 +124,20 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     constexpr int N = 16 / static_cast<int>(sizeof(T));
     constexpr int TAKE = 16 / N;  // vectors whose elements are added up together, and arrive together
     constexpr int GROUPS = VECS / TAKE;
-    constexpr int STEP = VECS / (PINNED ? PINNED : 1);  // every how manieth vector has its gamma and beta here
+    constexpr int PINNED = VECS == 16 ? 5 : 0;  // vectors whose gamma and beta are here
+    constexpr int AHEAD = VECS == 16 ? 4 : 2;   // vectors whose gamma and beta are on their way from L2
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+    constexpr int DELAY = 4;
+#else
+    constexpr int DELAY = 2;  // vectors written before one moves: their registers are for what is on its way
+#endif
     static_assert(VECS % TAKE == 0, "statistics take whole groups");
     static_assert(sizeof(Desk) == 4640, "the header asks for it");
     Desk* const desk = reinterpret_cast<Desk*>(launch_memory());
     const int thread = threadIdx.x;
     uint4* const ring = reinterpret_cast<uint4*>(desk + 1) + thread;  // [VECS][THREADS]
     uint4* const kept = ring + VECS * THREADS;                        // [PINNED][2][THREADS]
-    const unsigned long long pass = KEEP ? policy_pass() : 0, stay = KEEP ? policy_keep() : 0;
+    const unsigned long long pass = policy_pass(), stay = policy_keep();
 
     const int all = hidden / N;
     const int needed = (all + VECS * THREADS - 1) / (VECS * THREADS);
@@ -152,24 +154,20 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     if (thread == 0) desk->parts = desk->written = 0;
     __syncthreads();
 
-    const int left = held_by(meeting.rank) - thread;                    // vectors from this thread's first on
-    const int present = left > 0 ? (left + THREADS - 1) / THREADS : 0;  // of them, this thread's
-    const int column = (meeting.rank * slice + thread) * N;
+    const int left = held_by(meeting.rank) - thread;              // vectors from this thread's first on
+    int present = left > 0 ? (left + THREADS - 1) / THREADS : 0;  // of them, this thread's
+    int column = (meeting.rank * slice + thread) * N;
     const auto has = [&](int v) { return v < present; };
-    const T* from = x + team * x_stride + column;  // of the row to be requested next
-    const auto request = [&](bool wanted, int v) {
-        if (wanted && has(v)) {
-            if constexpr (KEEP) copy_async_by<16>(ring + v * THREADS, from + v * THREADS * N, pass);
-            else copy_async<16>(ring + v * THREADS, from + v * THREADS * N);
-        }
+    const auto row_of = [&](int round) { return team + static_cast<long long>(round) * teams; };
+    const auto request = [&](bool wanted, const T* from, int v) {
+        if (wanted && has(v)) copy_async_by<16>(ring + v * THREADS, from + v * THREADS * N, pass);
         if (v % TAKE == TAKE - 1) copy_commit();
     };
+    // of vectors that are not there, the first: no branch, and the values are used for nothing
     const auto parameter = [&](const T* all_of, int v, float absent) -> uint4 {
         if (all_of == nullptr) return Values::filled(absent).word;
-        if constexpr (KEEP) return load_by(all_of + column + v * THREADS * N, stay);
-        else return __ldg(reinterpret_cast<const uint4*>(all_of + column + v * THREADS * N));
+        return load_by(all_of + (has(v) ? column + v * THREADS * N : 0), stay);
     };
-    const auto pinned = [](int v) { return v % STEP == 0 && v / STEP < PINNED; };
     // posts what this block has of the row in the ring, once its last warp has it
     const auto statistics = [&](unsigned turn) {
         Running<NORM> running;
@@ -196,18 +194,16 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         const Moments moments = moments_of<NORM>(meeting.of_team<NORM>(turn, count, desk->seen), hidden, eps);
         if (thread % 32 == 0) {
             desk->moments = moments;
-            if (meeting.rank == 0) moments.save(mean, rstd, team + static_cast<long long>(round) * teams);
+            if (meeting.rank == 0) moments.save(mean, rstd, row_of(round));
         }
     };
 
 #pragma unroll
-    for (int v = 0; v < VECS; ++v) request(rounds > 0, v);
+    for (int v = 0; v < VECS; ++v) request(rounds > 0, x + team * x_stride + column, v);
 #pragma unroll
-    for (int v = 0; v < VECS; ++v) {
-        if (pinned(v) && has(v)) {
-            kept[2 * (v / STEP) * THREADS] = parameter(gamma, v, 1.0f);
-            kept[(2 * (v / STEP) + 1) * THREADS] = parameter(beta, v, 0.0f);
-        }
+    for (int v = 0; v < PINNED; ++v) {
+        kept[2 * v * THREADS] = parameter(gamma, v, 1.0f);
+        kept[(2 * v + 1) * THREADS] = parameter(beta, v, 0.0f);
     }
     Values held[VECS];
     Moments moments{};
@@ -216,35 +212,35 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     for (int round = -1; round < rounds; ++round) {
         const bool writes = round >= 0, more = round + 1 < rounds;
         const unsigned turn = before + 2 + round;
+        // else every address of a row would be kept from row to row, in registers that there are not
+        asm volatile("" : "+r"(present), "+r"(column), "+l"(gamma), "+l"(beta));
         if (more) statistics(turn);
-        from = x + (team + static_cast<long long>(round + 2) * teams) * x_stride + column;
-        T* const to = y + (team + static_cast<long long>(round) * teams) * y_stride + column;
-        // parameters from L2 are asked for as soon as the ones before have been used
-        uint4 scale, offset;
+        const T* const from = x + row_of(round + 2) * x_stride + column;
+        T* const to = y + row_of(round) * y_stride + column;
+        uint4 scale[AHEAD], offset[AHEAD];
         const auto fetch = [&](int v) {
-            if (v < VECS && pinned(v)) ++v;
-            if (v < VECS && !pinned(v) && writes && has(v)) {
-                scale = parameter(gamma, v, 1.0f);
-                offset = parameter(beta, v, 0.0f);
-            }
+            if (v < PINNED || v >= VECS) return;
+            scale[v % AHEAD] = parameter(gamma, v, 1.0f);
+            offset[v % AHEAD] = parameter(beta, v, 0.0f);
         };
-        fetch(0);
 #pragma unroll
-        for (int v = 0; v < VECS; ++v) {
-            if (writes && has(v)) {
+        for (int v = 0; v < AHEAD; ++v) fetch(v);
+#pragma unroll
+        for (int v = 0; v < VECS + DELAY; ++v) {
+            if (v < VECS) {
                 float values[N], by[N], on[N];
                 held[v].unpack(values);
-                Values{pinned(v) ? kept[2 * (v / STEP) * THREADS] : scale}.unpack(by);
-                Values{pinned(v) ? kept[(2 * (v / STEP) + 1) * THREADS] : offset}.unpack(on);
-                if (!pinned(v)) fetch(v + 1);
+                Values{v < PINNED ? kept[2 * v * THREADS] : scale[v % AHEAD]}.unpack(by);
+                Values{v < PINNED ? kept[(2 * v + 1) * THREADS] : offset[v % AHEAD]}.unpack(on);
 #pragma unroll
                 for (int j = 0; j < N; ++j) values[j] = fmaf(moments.normalise(values[j]), by[j], on[j]);
-                const Values result = Values::packed(values);
-                if constexpr (KEEP) store_by(to + v * THREADS * N, result.word, pass);
-                else result.to(to + v * THREADS * N);
+                if (writes && has(v)) store_by(to + v * THREADS * N, Values::packed(values).word, pass);
             }
-            if (more) held[v].word = ring[v * THREADS];
-            request(round + 2 < rounds, v);
+            fetch(v + AHEAD);
+            if (v >= DELAY) {
+                held[v - DELAY].word = ring[(v - DELAY) * THREADS];
+                request(round + 2 < rounds, from, v - DELAY);
+            }
         }
         if (more) {
             collect(round + 1, turn);

@@ -20,7 +20,7 @@
 // block = [256, 512]
 // splits = [16, 64, 256]  # blocks that share a row's statistics, the same number on every GPU, at most
 // tiles = [0, 1]          # blocks write a row after the other (0), or the same columns of all rows (1)
-// rows_each = [1, 16]     # rows for which a block that writes reads gamma and beta once
+// rows_each = [1, 4, 16]  # rows for which a block that writes reads gamma and beta once
 // each = [1, 4, 8]        # elements a thread moves at a time
 //
 // [scratch]

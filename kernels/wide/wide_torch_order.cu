@@ -12,9 +12,11 @@
 //     "each == (8 if x_bytes == 2 and hidden % 8 == 0 and aligned >= 16 else 4) or fused",
 //     "tiles or rows_each == 1",
 //     "rows_each == 1 or rows_each < 2 * rows",
-//     "depth == 6 or 16 + depth * (256 + 2048 * x_bytes) <= (232448 if arch in (90, 100, 103, 110) else 166912 if arch in (80, 87) else 65536 if arch == 75 else 101376)",
+//     # what a block may have of shared memory; the smallest is for parts that hold no more
+//     "3 * batch * (32 * x_bytes + 4) <= (232448 if arch in (90, 100, 103, 110) else 166912 if arch in (80, 87) else 65536 if arch == 75 else 101376)",
+//     "batch > 128 or fused or arch == 75",
 //     # a block a row pays where rows are many or short; it has nothing to choose
-//     "not fused or (depth, tiles, rows_each, each, block) == (6, 0, 1, 4, 256)",
+//     "not fused or (batch, tiles, rows_each, each, block) == (128, 0, 1, 4, 256)",
 //     "not fused or rows >= 64 or hidden <= 32768",
 //     "fused or hidden >= 8192",
 // ]
@@ -28,7 +30,7 @@
 // [axes]
 // block = [256, 512]     # threads a block that writes
 // fused = [0, 1]         # a block a row, as torch has it, in place of chains spread over blocks
-// depth = [6, 16]        # batches of 64 elements a chain that are in shared memory or on their way there
+// batch = [128, 256, 512]  # elements a chain that come to shared memory together
 // tiles = [0, 1]         # blocks write a row after the other (0), or the same columns of all rows (1)
 // rows_each = [1, 16]    # rows for which a block that writes reads gamma and beta once
 // each = [4, 8]          # elements a thread writes at a time
@@ -38,11 +40,11 @@
 //
 // [[launches]]
 // when = "not fused"
-// name = "wide_chains<{T}, {NORM}, {depth}>"
+// name = "wide_chains<{T}, {NORM}, {batch}>"
 // grid = "rows * 4"
 // block = 64
-// smem = "16 + depth * (256 + 2048 * x_bytes)"
-// args = ["x", "merged", "rows", "hidden", "x_stride"]
+// smem = "3 * batch * (32 * x_bytes + 4)"
+// args = ["x", "merged", "hidden", "x_stride"]
 //
 // [[launches]]
 // when = "not fused"
@@ -61,14 +63,14 @@
 // ///
 // Decomposition: torch's kernel has one block a row, so 16 rows of 4 million elements use 16 of 132 multiprocessors. But its
 // 128 chains a row meet only at the end: here every warp of chains is a block of its own, four a row. A second kernel merges
-// the four in torch's order and writes; its blocks take columns from the last to the first, since those were read last and
-// are the ones that L2 was not told to let go, and `rows_each` rows of one tile, for which gamma and beta stay in registers. On
-// sm_90 they come while the chains still run, with the first of x, gamma and beta in hand. Where rows are many or short one
-// kernel with torch's own geometry does both (`fused`).
+// the four in torch's order and writes; its blocks take columns from the last to the first, since those were read last and may
+// still be in L2, and `rows_each` rows of one tile, for which gamma and beta stay in registers. On sm_90 they come while the
+// chains still run, with the first of x, gamma and beta in hand. Where rows are many or short one kernel with torch's own
+// geometry does both (`fused`).
 // Statistics: bit for bit torch's (common/torch_order.cuh): running mean and squares, less accurate than pairwise sums. A warp
-// of chains does nothing but its chains: a second warp, which has an issue slot of its own, copies x to shared memory several
-// batches ahead and puts beside it the exact reciprocals of the counts, which torch divides for. They tell each other how far
-// they are by two numbers (common/relay_ptx.cuh). The values of the next chunk are read while this one's are added.
+// of chains does nothing but its chains: a second one, which has an issue slot of its own, copies x to shared memory two
+// batches ahead and puts beside it the exact reciprocals of the counts, which torch divides for. They meet once a batch. The
+// values of a chunk are read while those of the one before are added.
 // Numerics: fp32 accumulation, eps inside the root (0 is allowed), one rounding of 16-bit outputs. The claim is made for a
 // version of torch on which `verify` has compared the bits, and for no other.
 // Boundaries: rows of a multiple of 4 elements, aligned to four of them; all other work is refused, since torch's order is
@@ -77,77 +79,48 @@
 // Known limits: a chain is two dependent operations an element, 8 cycles, whatever the memory does: 0.132 ms for 32768
 // elements at 1980 MHz. RMSNorm has torch's bits where torch launches ATen's kernel for it.
 
+#include "common/async_ptx.cuh"
 #include "common/band.cuh"
 #include "common/dependent_ptx.cuh"
-#include "common/hints_ptx.cuh"
-#include "common/relay_ptx.cuh"
 #include "common/torch_order.cuh"
 
 
-// What a warp of chains and the one that feeds it have in shared memory: batches that are read, or on their way.
-template <typename T, int NORM, int DEPTH>
-struct Desk {
-    static constexpr int GROUPS = 16;             // of a chain, in a batch
-    static constexpr int BATCH = GROUPS * GROUP;  // elements of a chain
-    static constexpr int LAG = DEPTH - 3;         // batches on their way while the next is asked for
+// A batch in shared memory: the next elements of 32 chains, and the reciprocals of the counts with them.
+template <typename T, int NORM, int BATCH>
+struct Batch {
+    static constexpr int GROUPS = BATCH / GROUP;  // of a chain
     using Four = Pack<T, GROUP>;
 
-    unsigned filled, taken;  // batches
-    unsigned unused[2];
-    float reciprocals[DEPTH][BATCH];
-    Four ring[DEPTH][GROUPS][32];
-};
+    Four group[GROUPS][32];
+    float reciprocal[BATCH];
 
-// Copies batches of the chains of 32 lanes, of which this is one, and tells when they are there. x: this lane's first group.
-template <typename T, int NORM, int DEPTH>
-__device__ __forceinline__ void feed(Desk<T, NORM, DEPTH>* desk, const T* x, int batches, int kept) {
-    using Table = Desk<T, NORM, DEPTH>;
-    constexpr int LAG = Table::LAG;
-    const int lane = threadIdx.x % 32;
-    const unsigned long long pass = policy_pass(), usual = policy_usual();
-    int slot = 0;
-#pragma unroll 1
-    for (int batch = 0; batch < batches; ++batch) {
-        const unsigned long long policy = batch < batches - kept ? pass : usual;
-        if (batch >= DEPTH) await_told(&desk->taken, batch - DEPTH + 1);
+    // Asks for batch number `number`. x: this lane's first group of it.
+    __device__ __forceinline__ void request(const T* x, int number) {
+        const int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int g = 0; g < Table::GROUPS; ++g) {
-            copy_async_by<Table::Four::BYTES>(&desk->ring[slot][g][lane], x + g * (CHAINS * GROUP), policy);
-        }
-        copy_commit();
+        for (int g = 0; g < GROUPS; ++g) copy_async<Four::BYTES>(&group[g][lane], x + g * (CHAINS * GROUP));
         if constexpr (NORM == LAYERNORM) {
 #pragma unroll
-            for (int k = lane; k < Table::BATCH; k += 32) {
-                desk->reciprocals[slot][k] = reciprocal_of(static_cast<float>(batch * Table::BATCH + k + 1));
+            for (int k = 0; k < BATCH; k += 32) {
+                reciprocal[k + lane] = reciprocal_of(static_cast<float>(number * BATCH + k + lane + 1));
             }
         }
-        if (batch >= LAG) {
-            copy_wait<LAG>();
-            __syncwarp();
-            if (lane == 0) tell(&desk->filled, batch - LAG + 1);
-        }
-        x += Table::GROUPS * CHAINS * GROUP;
-        slot = slot + 1 < DEPTH ? slot + 1 : 0;
     }
-    copy_wait<0>();
-    __syncwarp();
-    if (lane == 0) tell(&desk->filled, batches);
-}
+};
 
 // Four groups of a chain and what their elements are divided by.
-template <typename T, int NORM>
+template <typename T, int NORM, int BATCH>
 struct Chunk {
     static constexpr int GROUPS = 4;
     Pack<T, GROUP> group[GROUPS];
     float4 reciprocal[GROUPS];
 
-    template <int DEPTH>
-    __device__ __forceinline__ void read(const Desk<T, NORM, DEPTH>* desk, int slot, int chunk) {
+    __device__ __forceinline__ void read(const Batch<T, NORM, BATCH>& batch, int own, int chunk) {
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            group[g] = desk->ring[slot][chunk * GROUPS + g][threadIdx.x];
+            group[g] = batch.group[chunk * GROUPS + g][own];
             if constexpr (NORM == LAYERNORM) {
-                reciprocal[g] = reinterpret_cast<const float4*>(desk->reciprocals[slot])[chunk * GROUPS + g];
+                reciprocal[g] = reinterpret_cast<const float4*>(batch.reciprocal)[chunk * GROUPS + g];
             }
         }
     }
@@ -165,41 +138,29 @@ struct Chunk {
     }
 };
 
-// The elements of all batches. While one chunk is added the next is read, by turns, so that no register is moved.
-template <typename T, int NORM, int DEPTH>
-__device__ __forceinline__ void walk(Desk<T, NORM, DEPTH>* desk, Chain<NORM>& chain, int batches) {
-    if (batches == 0) return;
-    Chunk<T, NORM> even, odd;
-    await_told(&desk->filled, 1);
-    even.read(desk, 0, 0);
-    int slot = 0;
-#pragma unroll 1
-    for (int batch = 0; batch < batches; ++batch) {
-        const int next = slot + 1 < DEPTH ? slot + 1 : 0;
-        const unsigned known = told(&desk->filled);
-        odd.read(desk, slot, 1);
+// The elements of a batch. While one chunk is added the next is read, by turns, so that no register is moved.
+template <typename T, int NORM, int BATCH>
+__device__ __forceinline__ void add_all(const Batch<T, NORM, BATCH>& batch, int own, Chain<NORM>& chain) {
+    constexpr int CHUNKS = Batch<T, NORM, BATCH>::GROUPS / Chunk<T, NORM, BATCH>::GROUPS;
+    Chunk<T, NORM, BATCH> even, odd;
+    even.read(batch, own, 0);
+#pragma unroll CHUNKS / 4
+    for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
+        odd.read(batch, own, chunk + 1);
         even.add_to(chain);
-        even.read(desk, slot, 2);
+        even.read(batch, own, chunk + 2 < CHUNKS ? chunk + 2 : 0);
         odd.add_to(chain);
-        odd.read(desk, slot, 3);
-        even.add_to(chain);
-        // past the last batch nothing comes, and what is read there nobody adds
-        await_told(&desk->filled, batch + 1 < batches ? batch + 2 : batches, known);
-        even.read(desk, next, 0);
-        __syncwarp();  // where the compiler would else read it at the loop's end, where nothing hides the wait
-        if (threadIdx.x == 0) tell_read(&desk->taken, batch + 1);
-        odd.add_to(chain);
-        slot = next;
     }
 }
 
-template <typename T, int NORM, int DEPTH>
+template <typename T, int NORM, int BATCH>
 __global__ void __launch_bounds__(64)
-wide_chains(const T* __restrict__ x, float4* __restrict__ merged, long long rows, int hidden, long long x_stride) {
-    using Table = Desk<T, NORM, DEPTH>;
+wide_chains(const T* __restrict__ x, float4* __restrict__ merged, int hidden, long long x_stride) {
+    using Table = Batch<T, NORM, BATCH>;
     using Four = typename Table::Four;
-    constexpr int SOME = 4;  // groups that are read together after the last batch
-    Table* const desk = reinterpret_cast<Table*>(launch_memory());
+    constexpr int AHEAD = 3;  // batches in shared memory: one that is added, two on their way
+    constexpr int SOME = 16;  // groups that are read together after the last batch
+    Table* const ring = reinterpret_cast<Table*>(launch_memory());
     const long long row = blockIdx.x / 4;
     const int lane = threadIdx.x % 32, first = static_cast<int>(blockIdx.x) % 4 * 32;
     const T* const from = x + row * x_stride + (first + lane) * GROUP;
@@ -209,16 +170,30 @@ wide_chains(const T* __restrict__ x, float4* __restrict__ merged, long long rows
     const int all = hidden / GROUP;
     const auto groups = [&](int chain) { return chain < all ? (all - chain + CHAINS - 1) / CHAINS : 0; };
     const int batches = groups(first + 31) / Table::GROUPS, mine = groups(first + lane);
-    if (threadIdx.x == 0) desk->filled = desk->taken = 0;
-    __syncthreads();
-    if (threadIdx.x >= 32) {
-        const long long each = rows * (4 * 32 * Table::BATCH * static_cast<int>(sizeof(T)));  // a batch of all rows
-        feed(desk, from, batches, static_cast<int>((KEPT + each - 1) / each));
+    if (threadIdx.x >= 32) {  // feeds the chains
+        const auto request = [&](int number) {
+            if (number < batches) {
+                ring[number % AHEAD].request(from + static_cast<long long>(number) * (Table::GROUPS * CHAINS * GROUP), number);
+            }
+            copy_commit();
+        };
+        request(0);
+#pragma unroll 1
+        for (int number = 0; number < batches; ++number) {
+            copy_wait(number == 0 ? 0 : 1);
+            __syncthreads();  // this batch is there, and the one before it has been added
+            if (number == 0) request(1);
+            request(number + 2);
+        }
         return;
     }
 
     Chain<NORM> chain{0.0f, 0.0f, static_cast<float>(mine * GROUP)};
-    walk(desk, chain, batches);
+#pragma unroll 1
+    for (int number = 0; number < batches; ++number) {
+        __syncthreads();
+        add_all(ring[number % AHEAD], lane, chain);
+    }
 #pragma unroll 1
     for (int start = batches * Table::GROUPS; start < mine; start += SOME) {
         Four left[SOME];
@@ -249,7 +224,7 @@ wide_apply(const T* __restrict__ x, const T* __restrict__ gamma, const T* __rest
            float* __restrict__ mean, float* __restrict__ rstd, const float4* merged, long long rows, int hidden,
            long long x_stride, long long y_stride, float eps) {
     __shared__ TorchMoments moments[ROWS];
-    Band<T, N, TILES, ROWS> band(rows, hidden);
+    Band<T, N, TILES, ROWS, 8> band(rows, hidden);
     band.request(x, x_stride);
     const TorchAffine<T, N> affine(gamma, beta, band.column);
     await_previous();
@@ -260,7 +235,7 @@ wide_apply(const T* __restrict__ x, const T* __restrict__ gamma, const T* __rest
     }
     __syncthreads();
     band.write(x, x_stride, y, y_stride, [&](float(&values)[N], int row) {
-        moments[row].template apply<NORM>(values, affine.gamma, affine.beta);
+        moments[row].template apply<NORM>(values, affine.scaled, affine.gamma, affine.beta);
     });
 }
 
@@ -320,7 +295,7 @@ wide_row(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restri
             float values[GROUP];
             held[g].unpack(values);
             const TorchAffine<T, GROUP> affine(gamma, beta, at * GROUP);
-            moments.template apply<NORM>(values, affine.gamma, affine.beta);
+            moments.template apply<NORM>(values, affine.scaled, affine.gamma, affine.beta);
             Four::packed(values).to(y + row * y_stride + static_cast<long long>(at) * GROUP);
         }
     }
