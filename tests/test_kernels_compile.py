@@ -124,7 +124,11 @@ def test_nothing_spills_on_the_architecture_of_the_published_study(
 def test_nothing_spills_elsewhere_but_cta_row_with_eight_vectors(
     stem: str, arch: int, outputs: dict[tuple[str, int], Output]
 ) -> None:
+    """And wide_onepass, whose row takes the registers: a few numbers that it looks at once a row."""
     spilled = outputs[stem, arch].rows.filter(pl.col("spill_bytes") > 0)
+    if stem == "wide_onepass":
+        assert spilled.filter(pl.col("spill_bytes") > 32).rows() == []
+        return
     names = [CTA_ROW.match(symbol) for symbol in spilled["symbol"].unique()]
     assert [name for name in names if name is None or name["vecs"] != "8"] == []
 
