@@ -7,8 +7,9 @@
 //     "arch >= 80",
 //     "w_bytes == x_bytes",
 //     "aligned >= 16",
-//     # what a block may have of shared memory
+//     # what a multiprocessor has of shared memory
 //     "vecs == 8 or arch in (90, 100, 103, 110)",
+//     "share == 1 or vecs == 16",
 //     # the registers hold a row; not twice as many of them as it needs
 //     "sm_count * vecs * 8192 >= hidden * x_bytes",
 //     "vecs == 8 or x_bytes == 4",
@@ -25,27 +26,29 @@
 // zeroed = ["mail", "turns"]
 //
 // [axes]
-// block = [512]
+// block = [512]      # threads of a multiprocessor
+// share = [1, 2]     # blocks that share a multiprocessor, and them
 // vecs = [8, 16]     # 16-byte vectors of the row in a thread's registers
 //
 // [scratch]
-// mail = "sm_count * 32"
-// turns = "sm_count * 4"
+// mail = "sm_count * share * 32"
+// turns = "sm_count * share * 4"
 //
 // [[launches]]
-// name = "wide_onepass<{T}, {NORM}, {vecs}>"
-// grid = "min(rows, sm_count // cdiv(hidden * x_bytes, 8192 * vecs)) * (sm_count // min(rows, sm_count // cdiv(hidden * x_bytes, 8192 * vecs)))"
-// block = "block"
-// smem = "vecs * 8192 + (81920 if vecs == 16 else 0) + 4640"
+// name = "wide_onepass<{T}, {NORM}, {vecs}, {share}>"
+// grid = "min(rows, sm_count * share // cdiv(hidden * x_bytes * share, 8192 * vecs)) * (sm_count * share // min(rows, sm_count * share // cdiv(hidden * x_bytes * share, 8192 * vecs)))"
+// block = "block // share"
+// smem = "(vecs * 8192 + (81920 if vecs == 16 else 0)) // share + 8736"
 // cooperative = true
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "mail", "turns", "rows", "hidden", "x_stride", "y_stride", "eps", "sm_count"]
 // ///
-// Decomposition: a block a multiprocessor, all of them resident. As many as hold a row are a team, the others make more teams,
-// each with rows of its own. A block keeps its slice of a row in registers, the next row's in shared memory, and asks for
-// that of the row after it by asynchronous copies. So a row goes through three steps: it arrives; its statistics are taken
-// where it lies, and posted; and while it moves to the registers, vector by vector, the row that was there is written and
-// the one after it requested. Between posting and use lies the writing of a whole row, and nobody waits for the meeting. A
-// thread copies, reads and writes the same columns of every row, so warps need no barrier but the one at the end of a row.
+// Decomposition: one block a multiprocessor, or two, which are then in different steps of their rows; all of them resident. As
+// many as hold a row are a team, the others make more teams, each with rows of its own. A block keeps its slice of a row in
+// registers, the next row's in shared memory, and asks for that of the row after it by asynchronous copies. So a row goes
+// through three steps: it arrives; its statistics are taken where it lies, and posted; and while it moves to the registers,
+// vector by vector, the row that was there is written and the one after it requested. Between posting and use lies the
+// writing of a whole row, and nobody waits for the meeting. A thread copies, reads and writes the same columns of every row,
+// so warps need no barrier but the one at the end of a row.
 // Gamma and beta would be read from L2 for each row, twice the bytes of x: where a row fills the chip, 5 of 16 vectors keep
 // theirs in the shared memory that is left. L2 is asked to hold the rest against x and y, which pass, and a thread asks for
 // four vectors of them ahead.
@@ -65,9 +68,7 @@
 #include "common/hints_ptx.cuh"
 #include "common/parts.cuh"
 
-constexpr int THREADS = 512;
-constexpr int WARPS = THREADS / 32;
-constexpr int MOST = 256;  // blocks
+constexpr int MOST = 512;  // blocks
 
 // What a block has in shared memory besides vectors.
 struct Desk {
@@ -115,12 +116,13 @@ __device__ __forceinline__ unsigned counted(unsigned* counter) {
     return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? atomicAdd(counter, 1u) : 0u, 0);
 }
 
-template <typename T, int NORM, int VECS>
-__global__ void __launch_bounds__(THREADS, 1)
+template <typename T, int NORM, int VECS, int SHARE>
+__global__ void __launch_bounds__(512 / SHARE, SHARE)
 wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
              float* __restrict__ mean, float* __restrict__ rstd, uint4* __restrict__ mail, unsigned* __restrict__ turns,
              long long rows, int hidden, long long x_stride, long long y_stride, float eps, int sm_count) {
     using Values = Pack<T, 16 / static_cast<int>(sizeof(T))>;
+    constexpr int THREADS = 512 / SHARE, WARPS = THREADS / 32;
     constexpr int N = 16 / static_cast<int>(sizeof(T));
     constexpr int TAKE = 16 / N;  // vectors whose elements are added up together, and arrive together
     constexpr int GROUPS = VECS / TAKE;
@@ -132,7 +134,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     constexpr int DELAY = 2;  // vectors written before one moves: their registers are for what is on its way
 #endif
     static_assert(VECS % TAKE == 0, "statistics take whole groups");
-    static_assert(sizeof(Desk) == 4640, "the header asks for it");
+    static_assert(sizeof(Desk) == 8736, "the header asks for it");
     Desk* const desk = reinterpret_cast<Desk*>(launch_memory());
     const int thread = threadIdx.x;
     uint4* const ring = reinterpret_cast<uint4*>(desk + 1) + thread;  // [VECS][THREADS]
@@ -141,8 +143,9 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
 
     const int all = hidden / N;
     const int needed = (all + VECS * THREADS - 1) / (VECS * THREADS);
-    const int teams = rows < sm_count / needed ? static_cast<int>(rows) : sm_count / needed;
-    const int size = sm_count / teams, slice = (all + size - 1) / size;
+    const int blocks = sm_count * SHARE;
+    const int teams = rows < blocks / needed ? static_cast<int>(rows) : blocks / needed;
+    const int size = blocks / teams, slice = (all + size - 1) / size;
     const Meeting meeting{mail, static_cast<int>(blockIdx.x) / size * size, size, static_cast<int>(blockIdx.x) % size};
     const auto held_by = [&](int member) {
         const int left = all - member * slice;
