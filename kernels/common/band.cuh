@@ -1,11 +1,8 @@
-// How the kernels that read wide rows a second time and write them share them out: a tile of columns for a band of rows, gamma and beta read once for all of
-// them.
+// How the kernels that read wide rows a second time and write them share them out: a tile of columns for a band of rows, for
+// all of which gamma and beta are read once.
 #pragma once
 
 #include "common/pack.cuh"
-
-// Bytes of x, read last, that L2 is not told to let go: some are still there when the kernel that writes begins with them.
-constexpr long long KEPT = 32 << 20;
 
 // A block's share. N: elements a thread; ROWS: at most, of the band. TILES: which blocks stand side by side, those of one
 // band (0: flat) or those of the same columns (1: interleaved), whose gamma and beta then come from L2. MOST: rows requested

@@ -1,7 +1,7 @@
-// Moves that say how long L2 should keep what passes through it: the instructions (sm_80 on; before, moves that do not).
+// Moves that say how long L2 should keep what passes through it: the instructions. Before sm_80 load_by says nothing, and the
+// others are not there.
 #pragma once
 
-#include "common/async_ptx.cuh"
 #include "common/pack.cuh"
 
 // Wanted again: what others bring in is thrown out first.
@@ -47,20 +47,10 @@ __device__ __forceinline__ void store_by(void* to, uint4 quad, unsigned long lon
                  : "memory");
 }
 
-// BYTES to shared memory, as copy_async; without the hint before sm_80.
-template <int BYTES>
+// 16 bytes to shared memory, as copy_async (sm_80 on).
 __device__ __forceinline__ void copy_async_by(void* to, const void* from, unsigned long long policy) {
-#if __CUDA_ARCH__ >= 800
-    const unsigned place = static_cast<unsigned>(__cvta_generic_to_shared(to));
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "l"(policy)
-                     : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;" ::"r"(place), "l"(from), "n"(BYTES),
-                     "l"(policy)
-                     : "memory");
-    }
-#else
-    copy_async<BYTES>(to, from);
-#endif
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(to))),
+                 "l"(from), "l"(policy)
+                 : "memory");
 }

@@ -17,13 +17,7 @@ struct Running {
     float sum = 0.0f;  // of x - pivot
     float m2 = 0.0f;   // about the mean of its elements; RMSNorm: the sum of squares
 
-    // MANY vectors more.
-    template <typename Values, int MANY>
-    __device__ __forceinline__ void take(const Values (&vectors)[MANY]) {
-        add(vectors, [](int) { return true; }, MANY);
-    }
-
-    // The same of those that are there, which come first.
+    // More vectors: of MANY those that are there, which come first.
     template <typename Values, int MANY>
     __device__ __forceinline__ void take(const Values (&vectors)[MANY], int there) {
         if (there >= MANY) add(vectors, [](int) { return true; }, MANY);

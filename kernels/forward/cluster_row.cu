@@ -16,7 +16,7 @@
 //     # the registers must hold the row; not twice as many of them as it needs, nor the largest cluster where a smaller one does
 //     "vecs * cluster * block >= hidden * x_bytes // 16",
 //     "vecs * cluster * block < hidden * x_bytes // 8 or (vecs, cluster, block) == (4, 2, 128)",
-//     "block > 128 or (vecs, cluster) == (4, 2)",
+//     "block > 128 or (vecs, cluster) == (4, 2) or (NORM > 1 and x_bytes == 4 and (vecs, cluster) == (8, 16))",
 //     "cluster < 16 or hidden * x_bytes > (131072 if NORM > 1 else 262144)",
 // ]
 // skip = [

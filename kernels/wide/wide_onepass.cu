@@ -9,7 +9,7 @@
 //     "aligned >= 16",
 //     # what a multiprocessor has of shared memory
 //     "vecs == 8 or arch in (90, 100, 103, 110)",
-//     "share == 1 or vecs == 16",
+//     "block == 512 or vecs == 16",
 //     # the registers hold a row; not twice as many of them as it needs
 //     "sm_count * vecs * 8192 >= hidden * x_bytes",
 //     "vecs == 8 or x_bytes == 4",
@@ -26,19 +26,18 @@
 // zeroed = ["mail", "turns"]
 //
 // [axes]
-// block = [512]      # threads of a multiprocessor
-// share = [1, 2]     # blocks that share a multiprocessor, and them
+// block = [256, 512] # two blocks a multiprocessor, or one
 // vecs = [8, 16]     # 16-byte vectors of the row in a thread's registers
 //
 // [scratch]
-// mail = "sm_count * share * 32"
-// turns = "sm_count * share * 4"
+// mail = "sm_count * 512 // block * 32"
+// turns = "sm_count * 512 // block * 4"
 //
 // [[launches]]
-// name = "wide_onepass<{T}, {NORM}, {vecs}, {share}>"
-// grid = "min(rows, sm_count * share // cdiv(hidden * x_bytes * share, 8192 * vecs)) * (sm_count * share // min(rows, sm_count * share // cdiv(hidden * x_bytes * share, 8192 * vecs)))"
-// block = "block // share"
-// smem = "(vecs * 8192 + (81920 if vecs == 16 else 0)) // share + 8736"
+// name = "wide_onepass<{T}, {NORM}, {vecs}, {block}>"
+// grid = "min(rows, sm_count * 512 // block // cdiv(hidden * x_bytes, block * vecs * 16)) * (sm_count * 512 // block // min(rows, sm_count * 512 // block // cdiv(hidden * x_bytes, block * vecs * 16)))"
+// block = "block"
+// smem = "vecs * block * 16 + (block * 160 if vecs == 16 else 0) + 8736"
 // cooperative = true
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "mail", "turns", "rows", "hidden", "x_stride", "y_stride", "eps", "sm_count"]
 // ///
@@ -54,7 +53,8 @@
 // four vectors of them ahead.
 // The meeting: the warp that is the last of its block to have its part posts the block's, one word of 16 bytes that carries
 // the number of its turn; the first that has written its columns collects those of the team (common/grid_ptx.cuh), merges
-// them, and leaves what the next row is normalised with. One trip to L2 and back, no counter. The turns go on from launch to
+// them, and leaves what the next row is normalised with. One trip to L2 and back for each
+// 160 blocks of the team, no counter. The turns go on from launch to
 // launch.
 // Safety: a cooperative launch, which fails rather than starting some of the blocks; no other kernel is needed to go on.
 // Statistics: in shared parts of 32 elements, merged by weight (common/parts.cuh); the mean in two floats. Numerics: fp32; eps
@@ -81,7 +81,7 @@ struct Desk {
 };
 
 // The blocks that share a row, as one of them sees them.
-struct Meeting {
+struct TeamMail {
     uint4* mail;  // [2][blocks of the grid]
     int first;    // block of the team
     int size;
@@ -116,22 +116,23 @@ __device__ __forceinline__ unsigned counted(unsigned* counter) {
     return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? atomicAdd(counter, 1u) : 0u, 0);
 }
 
-template <typename T, int NORM, int VECS, int SHARE>
-__global__ void __launch_bounds__(512 / SHARE, SHARE)
+template <typename T, int NORM, int VECS, int THREADS>
+__global__ void __launch_bounds__(THREADS, 512 / THREADS)
 wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
              float* __restrict__ mean, float* __restrict__ rstd, uint4* __restrict__ mail, unsigned* __restrict__ turns,
              long long rows, int hidden, long long x_stride, long long y_stride, float eps, int sm_count) {
     using Values = Pack<T, 16 / static_cast<int>(sizeof(T))>;
-    constexpr int THREADS = 512 / SHARE, WARPS = THREADS / 32;
+    constexpr int WARPS = THREADS / 32;
     constexpr int N = 16 / static_cast<int>(sizeof(T));
     constexpr int TAKE = 16 / N;  // vectors whose elements are added up together, and arrive together
     constexpr int GROUPS = VECS / TAKE;
     constexpr int PINNED = VECS == 16 ? 5 : 0;  // vectors whose gamma and beta are here
     constexpr int AHEAD = VECS == 16 ? 4 : 2;   // vectors whose gamma and beta are on their way from L2
+    // vectors written before one moves, whose registers are for what is on its way: the least that spills least
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
     constexpr int DELAY = 4;
 #else
-    constexpr int DELAY = 2;  // vectors written before one moves: their registers are for what is on its way
+    constexpr int DELAY = 2;
 #endif
     static_assert(VECS % TAKE == 0, "statistics take whole groups");
     static_assert(sizeof(Desk) == 8736, "the header asks for it");
@@ -143,10 +144,10 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
 
     const int all = hidden / N;
     const int needed = (all + VECS * THREADS - 1) / (VECS * THREADS);
-    const int blocks = sm_count * SHARE;
+    const int blocks = sm_count * (512 / THREADS);
     const int teams = rows < blocks / needed ? static_cast<int>(rows) : blocks / needed;
     const int size = blocks / teams, slice = (all + size - 1) / size;
-    const Meeting meeting{mail, static_cast<int>(blockIdx.x) / size * size, size, static_cast<int>(blockIdx.x) % size};
+    const TeamMail meeting{mail, static_cast<int>(blockIdx.x) / size * size, size, static_cast<int>(blockIdx.x) % size};
     const auto held_by = [&](int member) {
         const int left = all - member * slice;
         return left < 0 ? 0 : left < slice ? left : slice;
@@ -163,7 +164,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     const auto has = [&](int v) { return v < present; };
     const auto row_of = [&](int round) { return team + static_cast<long long>(round) * teams; };
     const auto request = [&](bool wanted, const T* from, int v) {
-        if (wanted && has(v)) copy_async_by<16>(ring + v * THREADS, from + v * THREADS * N, pass);
+        if (wanted && has(v)) copy_async_by(ring + v * THREADS, from + v * THREADS * N, pass);
         if (v % TAKE == TAKE - 1) copy_commit();
     };
     // of vectors that are not there, the first: no branch, and the values are used for nothing

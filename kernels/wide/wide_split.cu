@@ -45,7 +45,7 @@
 // between blocks but the end of the first kernel, so any architecture will do; on sm_90 the second one's blocks come as the
 // first one's leave, and have the first of x, gamma and beta in hand.
 // Statistics: up to 32 elements a thread at a time, about the first element of them, merged by weight (common/parts.cuh). Parts are
-// merged in an order that `splits` alone decides: the same bits on every run and every GPU.
+// merged in an order that the variant alone decides: the same bits on every run and every GPU.
 // Numerics: fp32; the mean in two floats; eps inside the root; one rounding at the end.
 // Boundaries: any hidden size, any alignment and row stride; rows that are not aligned are moved element by element.
 // Saved tensors: mean and rstd in fp32 where their pointers are given.
@@ -55,6 +55,9 @@
 #include "common/dependent_ptx.cuh"
 #include "common/hints_ptx.cuh"
 #include "common/parts.cuh"
+
+// Bytes of x, read last, that L2 is not told to let go: some are still there when the second kernel begins with them.
+constexpr long long KEPT = 32 << 20;
 
 // How many blocks share a row: as many as were asked for where each has 32 elements a thread.
 __device__ __forceinline__ int sharing(int splits, int hidden) {

@@ -24,6 +24,7 @@
 //     {when = "w_bytes != x_bytes", reason = "torch takes gamma and beta of the input's type, and so do its bits"},
 //     {when = "hidden % 4", reason = "torch's vector path takes rows of a multiple of 4 elements; its order elsewhere is another"},
 //     {when = "aligned < 4 * x_bytes", reason = "torch's vector path takes bases and rows aligned to 4 elements; its order elsewhere is another"},
+//     {when = "hidden > 16777216", reason = "torch's vector path takes rows of at most 16777216 elements; its order elsewhere is another"},
 //     {when = "rows > 536870911", reason = "a grid holds at most 536870911 rows of four warps"},
 // ]
 //
@@ -83,7 +84,6 @@
 #include "common/band.cuh"
 #include "common/dependent_ptx.cuh"
 #include "common/torch_order.cuh"
-
 
 // A batch in shared memory: the next elements of 32 chains, and the reciprocals of the counts with them.
 template <typename T, int NORM, int BATCH>

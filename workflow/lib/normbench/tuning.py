@@ -187,8 +187,10 @@ class Tuner:
             errors = columns(verdict)
             observer = Observer(self.nvml, self.clock)
             times = self._sample(trial, samples, observer)
+            remark = verdict.reason
             if after:
-                errors = worst(errors, columns(trial.verify(1)))
+                second = trial.verify(1)
+                errors, remark = worst(errors, columns(second)), remark or second.reason
         except Failure:
             raise
         except Exception as error:
@@ -199,7 +201,7 @@ class Tuner:
         self._roof(row, times)
         return row | {
             "status": "ok",
-            "reason": verdict.reason,
+            "reason": remark,
             "verdict": timing.verdict(times, clocks, observer.shared()),
             "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
         }

@@ -38,8 +38,6 @@ OTHER = "other"
 VERIFY = pl.format("snakemake --cores 1 verify --config ops={} dtypes={}", "op", "dtype")  # repeats the inputs
 CONTRACTS = ("accurate", "allclose_torch", "allclose_seed", "bitwise_torch")
 COLOURS = {"holds": theme.GOOD, "fails": theme.BAD, "in part": theme.DOUBTFUL, "not judged": theme.NEUTRAL}
-
-
 MARKS = {"fails": "✗", "in part": "=", "holds": "✓", "not judged": "–"}  # of an input, the worst state first
 
 
