@@ -19,7 +19,7 @@
 //     {when = "arch < 80", reason = "needs asynchronous copies (sm_80 on)"},
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; wide_split takes others"},
 //     {when = "aligned < 16 or hidden * x_bytes % 16", reason = "rows must begin and end on 16-byte boundaries; wide_split takes others"},
-//     {when = "sm_count > 256", reason = "256 blocks hand each other what they find, at most"},
+//     {when = "sm_count > 256", reason = "the blocks of 256 multiprocessors hand each other what they find, at most"},
 //     {when = "hidden * x_bytes > sm_count * (131072 if x_bytes == 4 and arch in (90, 100, 103, 110) else 65536)", reason = "a row does not fit the chip; wide_split reads it twice"},
 //     {when = "hidden * x_bytes < 32768", reason = "a row shorter than 32 KB leaves most of a block without work; cta_row keeps it in one"},
 // ]
@@ -50,14 +50,13 @@
 // so warps need no barrier but the one at the end of a row.
 // Gamma and beta would be read from L2 for each row, twice the bytes of x: where a row fills the chip, 5 of 16 vectors keep
 // theirs in the shared memory that is left. L2 is asked to hold the rest against x and y, which pass, and a thread asks for
-// four vectors of them ahead.
+// two or four vectors of them ahead.
 // The meeting: the warp that is the last of its block to have its part posts the block's, one word of 16 bytes that carries
 // the number of its turn; the first that has written its columns collects those of the team (common/grid_ptx.cuh), merges
-// them, and leaves what the next row is normalised with. One trip to L2 and back for each
-// 160 blocks of the team, no counter. The turns go on from launch to
-// launch.
+// them, and leaves what the next row is normalised with. One trip to L2 and back for each 160 blocks of the team, no counter.
+// The turns go on from launch to launch.
 // Safety: a cooperative launch, which fails rather than starting some of the blocks; no other kernel is needed to go on.
-// Statistics: in shared parts of 32 elements, merged by weight (common/parts.cuh); the mean in two floats. Numerics: fp32; eps
+// Statistics: in parts of 16 elements of a thread, merged by weight (common/parts.cuh); the mean in two floats. Numerics: fp32; eps
 // inside the root; one rounding at the end. The order, and so the last bit, follows the number of multiprocessors.
 // Boundaries: rows of whole 16-byte vectors, aligned so. Saved tensors: mean and rstd in fp32 where their pointers are given.
 // Known limits: 128 KB of a row a multiprocessor, 64 KB in 16 bits (4.3 million elements on 132 of them; (1, 2^24) is refused). The

@@ -65,9 +65,9 @@
 // Decomposition: torch's kernel has one block a row, so 16 rows of 4 million elements use 16 of 132 multiprocessors. But its
 // 128 chains a row meet only at the end: here every warp of chains is a block of its own, four a row. A second kernel merges
 // the four in torch's order and writes; its blocks take columns from the last to the first, since those were read last and may
-// still be in L2, and `rows_each` rows of one tile, for which gamma and beta stay in registers. On sm_90 they
-// come while the chains of few rows still run, with the first of x, gamma and beta in hand; with many rows, whose chains wait
-// for the memory, that cost 2 %. Where rows are many or short one kernel with torch's own geometry does both (`fused`).
+// still be in L2, and `rows_each` rows of one tile, for which gamma and beta stay in registers. On sm_90 they come while the
+// chains of few rows still run, with the first of x, gamma and beta in hand; with many rows, whose chains wait for the memory,
+// that cost 2 %. Where rows are many or short one kernel with torch's own geometry does both (`fused`).
 // Statistics: bit for bit torch's (common/torch_order.cuh): running mean and squares, less accurate than pairwise sums. A warp
 // of chains does nothing but its chains: a second one, which has an issue slot of its own, copies x to shared memory two
 // batches ahead and puts beside it the exact reciprocals of the counts, which torch divides for. They meet once a batch. The
@@ -148,7 +148,7 @@ __device__ __forceinline__ void add_all(const Batch<T, NORM, BATCH>& batch, int 
     for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
         odd.read(batch, own, chunk + 1);
         even.add_to(chain);
-        even.read(batch, own, chunk + 2 < CHUNKS ? chunk + 2 : 0);
+        even.read(batch, own, chunk + 2 < CHUNKS ? chunk + 2 : 0);  // past the last one something, which nobody adds
         odd.add_to(chain);
     }
 }

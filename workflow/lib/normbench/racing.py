@@ -12,12 +12,11 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from normbench import ops, timing
-from normbench.check import Verdict
 from normbench.contenders import CompileError, Contender, External, load
 from normbench.gpu import DeviceLost, Replay
 from normbench.kernelfile import Variant
@@ -26,7 +25,7 @@ from normbench.points import Point, short_hash
 from normbench.schema import TWIN
 from normbench.streams import SmClock, Streams, expression
 from normbench.supervise import utc_now
-from normbench.trial import Failure, Trial, attempt, columns, failure_of, identity, on_stream, with_stream, worst
+from normbench.trial import Failure, Trial, attempt, failure_of, identity, on_stream, with_stream
 from normbench.tuning import Bench
 from normbench.worker import Session
 
@@ -47,8 +46,6 @@ class Runner:
     row: dict[str, Any]
     unit: str
     trial: Trial | None = None
-    errors: dict[str, Any] = field(default_factory=dict)
-    remark: str | None = None  # what a check has to say of an output that passed
     rest: Replay | None = None
 
     def release(self) -> None:
@@ -132,7 +129,7 @@ class Race:
             if reason:
                 raise Failure("skipped", reason, {})
             runner.trial = attempt(runner.contender, runner.variant, bench.sets, bench.expected, self.gpu)
-            self._checked(runner, 0)
+            self._verify(runner.trial, 0)
             runner.rest = self._rest(runner)
             if runner.unit in self.task.get("suspects", ()):
                 for _ in range(TURNS_OF_A_SUSPECT):
@@ -144,10 +141,11 @@ class Race:
         except DeviceLost as error:
             self._fail(runner, Failure("launch_error", str(error), {}))
             raise
-        if not runner.errors:
-            runner.release()
-            self.gpu.trim()
-        return bool(runner.errors)
+        if runner.trial and runner.trial.errors:
+            return True
+        runner.release()
+        self.gpu.trim()
+        return False
 
     def _rest(self, runner: Runner) -> Replay | None:
         """What its reduction is told apart by, not for a twin; where that cannot be captured, the row goes without, and
@@ -161,19 +159,11 @@ class Race:
         self.gpu.trim()
         return None
 
-    def _checked(self, runner: Runner, index: int) -> None:
-        """Check 0 or 1 of a contender, with what it found; of both the larger errors."""
-        assert runner.trial is not None
-        verdict = self._verified(runner.trial, index)
-        found = columns(verdict)
-        runner.errors = worst(runner.errors, found) if runner.errors else found
-        runner.remark = runner.remark or verdict.reason
-
-    def _verified(self, trial: Trial, index: int) -> Verdict:
+    def _verify(self, trial: Trial, index: int) -> None:
         try:
             if not index:  # captured now, where a lack of memory is its own and not the whole race's
                 on_stream(self.gpu, trial.replay.lead_in)
-            return trial.verify(index)
+            trial.verify(index)
         except Failure:
             raise
         except Exception as error:
@@ -268,21 +258,21 @@ class Race:
         ceiling = max((value for value in (race.ceiling_gbps, tuned) if value), default=None)
         facts: dict[str, Any] = {"bytes": moved, "ceiling_gbps": ceiling}
         try:
-            self._checked(runner, 1)
+            self._verify(runner.trial, 1)
         except Failure as failure:
             failure.columns = facts | failure.columns
             raise
         times = timing.summarise(samples)
         reason = timing.over_roof(moved, times["time_us_p50"], ceiling)
         if reason:
-            raise Failure("over_roof", reason, facts | runner.errors)
-        facts |= runner.errors
+            raise Failure("over_roof", reason, facts | runner.trial.errors)
+        facts |= runner.trial.errors
         facts |= runner.contender.static(self.point, runner.variant) | times | race.clocks
         return facts | {
             "verdict": timing.verdict(times, race.clocks, race.shared),
             "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
             "status": "ok",
-            "reason": runner.remark,
+            "reason": runner.trial.remark,
         }
 
 

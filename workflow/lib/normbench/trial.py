@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from normbench import ops, overlap
@@ -41,7 +41,11 @@ class Failure(Exception):
 @dataclass
 class Trial:
     """A captured contender. ``expected`` are the answers of the two checks: of the first set, and of the second set, or
-    of the first once more where it is alone, with its inputs exchanged."""
+    of the first once more where it is alone, with its inputs exchanged.
+
+    errors: of the checks it has passed, the larger errors and the weaker contracts; remark: the first thing that one of
+    them had to say all the same.
+    """
 
     contender: Contender
     variant: Variant
@@ -49,6 +53,8 @@ class Trial:
     sets: Sequence[Tensors]
     expected: Sequence[Expected]
     gpu: Gpu
+    errors: dict[str, Any] = field(default_factory=dict)
+    remark: str | None = None
 
     def rest(self) -> Replay | None:
         """The same, as many in turn and on the same buffers, without what only forms dgamma and dbeta; None where there
@@ -74,7 +80,11 @@ class Trial:
         """
         place = min(index, len(self.sets) - 1)
         with self.sets[place].exchanged() if index else contextlib.nullcontext():
-            return self._judged(place, self.expected[index])
+            verdict = self._judged(place, self.expected[index])
+        found = columns(verdict)
+        self.errors = worst(self.errors, found) if self.errors else found
+        self.remark = self.remark or verdict.reason
+        return verdict
 
     def _judged(self, place: int, expected: Expected) -> Verdict:
         tensors = self.sets[place]

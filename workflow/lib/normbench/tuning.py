@@ -29,12 +29,10 @@ from normbench.trial import (
     Failure,
     Trial,
     attempt,
-    columns,
     failure_of,
     identity,
     memory_refusal,
     with_stream,
-    worst,
 )
 from normbench.worker import Session
 
@@ -183,25 +181,22 @@ class Tuner:
         bench = self._bench_or_fail()
         trial = attempt(self.contender, variant, bench.sets, bench.expected, self.gpu)
         try:
-            verdict = trial.verify(0)
-            errors = columns(verdict)
+            trial.verify(0)
             observer = Observer(self.nvml, self.clock)
             times = self._sample(trial, samples, observer)
-            remark = verdict.reason
             if after:
-                second = trial.verify(1)
-                errors, remark = worst(errors, columns(second)), remark or second.reason
+                trial.verify(1)
         except Failure:
             raise
         except Exception as error:
             raise failure_of(error, self.gpu) from error
         clocks = observer.summary()
-        row = {name: errors[name] for name in CHECK_COLUMNS}
+        row = {name: trial.errors[name] for name in CHECK_COLUMNS}
         row |= self.contender.static(self.point, variant) | times | clocks
         self._roof(row, times)
         return row | {
             "status": "ok",
-            "reason": remark,
+            "reason": trial.remark,
             "verdict": timing.verdict(times, clocks, observer.shared()),
             "launch_bound": timing.launch_bound(times["time_us_p50"], self.task.get("launch_floor_us")),
         }
