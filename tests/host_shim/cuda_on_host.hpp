@@ -13,6 +13,7 @@
 #include <ucontext.h>
 #include <vector_functions.h>
 
+#include <any>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -47,6 +48,7 @@ struct Thread {
     uint3 index;
     unsigned awaits;  // generation of the cluster's barrier it arrived at
     bool done;
+    std::any own;  // what the functions written anew in common/ remember of it
 };
 
 struct Warp {
@@ -232,6 +234,7 @@ inline void prepare(Block& state, unsigned memory_bytes, const std::function<voi
         Thread& thread = state.threads[i];
         thread.index = {i, 0, 0};
         thread.begun = thread.done = false;
+        thread.own.reset();
         getcontext(&thread.context);
         thread.context.uc_stack.ss_sp = thread.stack.get();
         thread.context.uc_stack.ss_size = kStackBytes;

@@ -19,9 +19,12 @@ struct Copies {
     }
 };
 
-inline std::map<const Thread*, Copies> copies;
-
-inline Copies& own_copies() { return copies[&block->threads[block->current]]; }
+// A copy that nobody waited for ends with its thread: what it would write to is another's by then.
+inline Copies& own_copies() {
+    std::any& own = block->threads[block->current].own;
+    if (!own.has_value()) own = Copies{};
+    return *std::any_cast<Copies>(&own);
+}
 
 }  // namespace host
 
