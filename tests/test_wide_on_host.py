@@ -217,6 +217,7 @@ def accurate_jobs(kernel: Kernel, count: int) -> list[Job]:
     found: list[Job] = []
     seen: set[tuple[str, int]] = set()
     first = [(1, 262144), (9, 8192), (9, 40960)]  # as many blocks a row, and rows a block, as there may be
+    squads = "squads" in kernel.axes
     while len(found) < count:
         large = draw.choice([4096, 8 * draw.randint(512, 9000), 8 * draw.randint(512, 3000), 262144])
         hidden = draw.choice([1, 3, 64, 1023, 1024, draw.randint(1, 5000), large, large])
@@ -224,6 +225,8 @@ def accurate_jobs(kernel: Kernel, count: int) -> list[Job]:
         if first:
             rows, hidden = first.pop()
         dtype = draw.choice(kernel.dtypes)
+        if squads and not first:  # more rows in hand than one, of which the last are not as many
+            rows, hidden, dtype, squads = 14, 20_004, "fp32", False
         semantics = Semantics(
             stats=True,
             row_stride=draw.choice([None, hidden + 8, hidden + 1]),
@@ -253,11 +256,12 @@ def inaccurate(job: Job, tensors: Tensors) -> str | None:
     return None
 
 
-def meeting_job(kernel: Kernel, rows: int) -> Job:
-    """A row a turn for all blocks."""
+def meeting_job(kernel: Kernel, rows: int, squads: int = 1) -> Job:
+    """As many rows a turn for all blocks."""
     point = Point("layernorm", "fp32", rows, 20480, "wide", Semantics(stats=True))
-    job = job_of(kernel, point, "normal", random.Random(0), set())
+    job = job_of(kernel, point, "normal", random.Random(0), {("squads", 5 - squads)})
     assert job is not None
+    assert job.variant["squads"] == squads
     return job
 
 
@@ -313,7 +317,7 @@ PLANTED = [
     (
         "wide_onepass",
         "wide/wide_onepass.cu",
-        "copy_wait(GROUPS - 1 - group);",
+        "copy_wait((VECS - (group + 1) * TAKE) / TOGETHER);",
         "",
         "a row taken over before it is there",
     ),
@@ -328,10 +332,19 @@ PLANTED = [
     (
         "wide_onepass",
         "wide/wide_onepass.cu",
-        "turns[blockIdx.x] = before +",
-        "turns[blockIdx.x] = 0 *",
+        "turns[me] = before +",
+        "turns[me] = 0 *",
         "every launch begins at turn 0",
     ),
+    (
+        "wide_onepass",
+        "wide/wide_onepass.cu",
+        "barrier_of<THREADS>(squad);",
+        "",
+        "a row written with what normalised the last one",
+    ),
+    ("wide_onepass", "wide/wide_onepass.cu", "team * size, size, me", "0, size, me", "squads take each other's words"),
+    ("wide_onepass", "common/parts.cuh", "parts[k].move(pivot);", "", "words about different means added up"),
     ("wide_split", "common/parts.cuh", "part.move(pivot);", "", "parts about different means added up"),
 ]
 
@@ -345,7 +358,7 @@ def test_a_planted_fault_is_not_seen(stem: str, file: str, right: str, wrong: st
     bits = stem == "wide_torch_order"
     if kernel.zeroed:
         # two turns leave words that the first of the next launch could take for its own
-        jobs = [meeting_job(kernel, 2), meeting_job(kernel, 5)]
+        jobs = [meeting_job(kernel, 2), meeting_job(kernel, 5), meeting_job(kernel, 9, 4)]
     else:
         drawn = torch_order_jobs(kernel, 60) if bits else accurate_jobs(kernel, 60)
         fitting = (job for job in drawn if (job.point.op, job.point.dtype) == ("layernorm", "fp32"))

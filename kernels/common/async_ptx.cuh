@@ -36,7 +36,7 @@ __device__ __forceinline__ void copy_wait() {
 #endif
 }
 
-// The same for a number that is known later, 0 to 6.
+// The same for a number that is known later; for more than 6, the latest 6.
 __device__ __forceinline__ void copy_wait(int left) {
     switch (left) {
         case 0: copy_wait<0>(); break;

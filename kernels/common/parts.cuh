@@ -117,6 +117,30 @@ __device__ __forceinline__ Part merged(const Each& each, int many) {
     return {whole[1], pivot, sums[0], sums[1]};
 }
 
+// The same of MANY parts of every lane, where absent ones have a count and sums of 0.
+template <int NORM, int MANY>
+__device__ __forceinline__ Part merged(Part (&parts)[MANY]) {
+    float whole[2] = {0.0f, 0.0f}, sums[2] = {0.0f, 0.0f};
+    float pivot = 0.0f;
+    if constexpr (NORM == LAYERNORM) {
+#pragma unroll
+        for (int k = 0; k < MANY; ++k) {
+            whole[0] = fmaf(parts[k].count, parts[k].pivot, whole[0]);
+            whole[1] += parts[k].count;
+        }
+        Group<32>::sum(whole);
+        pivot = whole[1] > 0.0f ? __fdividef(whole[0], whole[1]) : 0.0f;
+    }
+#pragma unroll
+    for (int k = 0; k < MANY; ++k) {
+        if constexpr (NORM == LAYERNORM) parts[k].move(pivot);
+        sums[0] += parts[k].sum;
+        sums[1] += parts[k].squares;
+    }
+    Group<32>::sum(sums);
+    return {whole[1], pivot, sums[0], sums[1]};
+}
+
 // A block's parts as one, in all lanes of its first warp. scratch: 32 vectors of shared memory that nobody else uses.
 template <int NORM>
 __device__ __forceinline__ Part of_block(const Part& warp, float4* scratch) {

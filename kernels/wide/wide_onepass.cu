@@ -7,13 +7,10 @@
 //     "arch >= 80",
 //     "w_bytes == x_bytes",
 //     "aligned >= 16",
-//     # what a multiprocessor has of shared memory
-//     "vecs == 8 or arch in (90, 100, 103, 110)",
-//     "block == 512 or vecs == 16",
-//     # the registers hold a row; not twice as many of them as it needs
-//     "sm_count * vecs * 8192 >= hidden * x_bytes",
-//     "vecs == 8 or x_bytes == 4",
-//     "vecs == 8 or sm_count * vecs * 4096 < hidden * x_bytes * min(rows, sm_count)",
+//     # 16-bit elements in registers are half of what they are unpacked
+//     "vecs == (16 if x_bytes == 4 and arch in (90, 100, 103, 110) else 8)",
+//     "squads == 1 or vecs == 16",
+//     "squads == 1 or squads < rows and sm_count * 16384 < hidden * x_bytes <= sm_count * 32768",
 // ]
 // skip = [
 //     {when = "arch < 80", reason = "needs asynchronous copies (sm_80 on)"},
@@ -26,35 +23,36 @@
 // zeroed = ["mail", "turns"]
 //
 // [axes]
-// block = [256, 512] # two blocks a multiprocessor, or one
-// vecs = [8, 16]     # 16-byte vectors of the row in a thread's registers
+// vecs = [8, 16]   # 16-byte vectors of the row in a thread's registers
+// squads = [1, 4]  # rows that a multiprocessor has in hand
 //
 // [scratch]
-// mail = "sm_count * 512 // block * 32"
-// turns = "sm_count * 512 // block * 4"
+// mail = "sm_count * squads * 32"
+// turns = "sm_count * squads * 4"
 //
 // [[launches]]
-// name = "wide_onepass<{T}, {NORM}, {vecs}, {block}>"
-// grid = "min(rows, sm_count * 512 // block // cdiv(hidden * x_bytes, block * vecs * 16)) * (sm_count * 512 // block // min(rows, sm_count * 512 // block // cdiv(hidden * x_bytes, block * vecs * 16)))"
-// block = "block"
-// smem = "vecs * block * 16 + (block * 160 if vecs == 16 else 0) + 8736"
+// name = "wide_onepass<{T}, {NORM}, {vecs}, {squads}>"
+// grid = "sm_count if squads > 1 else min(rows, sm_count // cdiv(hidden * x_bytes, vecs * 8192)) * (sm_count // min(rows, sm_count // cdiv(hidden * x_bytes, vecs * 8192)))"
+// block = "512"
+// smem = "vecs * 8192 + (16 * 4096 if squads > 1 else 6 * 16384 if vecs == 16 else 0) + squads * 288"
 // cooperative = true
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "mail", "turns", "rows", "hidden", "x_stride", "y_stride", "eps", "sm_count"]
 // ///
-// Decomposition: one block a multiprocessor, or two, which are then in different steps of their rows; all of them resident. As
-// many as hold a row are a team, the others make more teams, each with rows of its own. A block keeps its slice of a row in
-// registers, the next row's in shared memory, and asks for that of the row after it by asynchronous copies. So a row goes
-// through three steps: it arrives; its statistics are taken where it lies, and posted; and while it moves to the registers,
-// vector by vector, the row that was there is written and the one after it requested. Between posting and use lies the
-// writing of a whole row, and nobody waits for the meeting. A thread copies, reads and writes the same columns of every row,
-// so warps need no barrier but the one at the end of a row.
-// Gamma and beta would be read from L2 for each row, twice the bytes of x: where a row fills the chip, 5 of 16 vectors keep
+// Decomposition: one block a multiprocessor, all of them resident. As many as hold a row are a team, the others make more teams,
+// each with rows of its own. A block keeps its slice of a row in registers, the next row's in shared memory, and asks for
+// that of the row after it by asynchronous copies. So a row goes through three steps: it arrives; its statistics are taken
+// where it lies, and posted; and while it moves to the registers, vector by vector, the row that was there is written and
+// the one after it requested. Between posting and use lies the writing of a whole row, and nobody waits for the meeting. A
+// thread copies, reads and writes the same columns of every row, so warps need no barrier but the one at the end of a row.
+// Squads: where a quarter of the chip holds a row, a block is four squads, and a squad of all blocks is a team: four rows are in
+// hand, in different steps, and gamma and beta of their columns stay in shared memory for all four.
+// Gamma and beta would be read from L2 for each row, twice the bytes of x: where a row fills the chip, 6 of 16 vectors keep
 // theirs in the shared memory that is left. L2 is asked to hold the rest against x and y, which pass, and a thread asks for
 // two or four vectors of them ahead.
-// The meeting: the warp that is the last of its block to have its part posts the block's, one word of 16 bytes that carries
+// The meeting: the warp that is the last of its squad to have its part posts the squad's, one word of 16 bytes that carries
 // the number of its turn; the first that has written its columns collects those of the team (common/grid_ptx.cuh), merges
-// them, and leaves what the next row is normalised with. One trip to L2 and back for each 160 blocks of the team, no counter.
-// The turns go on from launch to launch.
+// them, and leaves what the next row is normalised with. One trip to L2 and back, no counter. The turns go on from launch to launch.
+// A word queues behind what its multiprocessor has asked for before; squads therefore ask for no more than two vectors a thread.
 // Safety: a cooperative launch, which fails rather than starting some of the blocks; no other kernel is needed to go on.
 // Statistics: in parts of 16 elements of a thread, merged by weight (common/parts.cuh); the mean in two floats. Numerics: fp32; eps
 // inside the root; one rounding at the end. The order, and so the last bit, follows the number of multiprocessors.
@@ -67,66 +65,67 @@
 #include "common/hints_ptx.cuh"
 #include "common/parts.cuh"
 
-constexpr int MOST = 512;  // blocks
+constexpr int BLOCK = 512;
 
-// What a block has in shared memory besides vectors.
+// What a squad has in shared memory besides vectors.
 struct Desk {
-    float4 seen[MOST];
-    float4 warps[32];
+    float4 warps[BLOCK / 32];
     Moments moments;
     unsigned parts;    // warps that have left their part, of all rows
     unsigned written;  // warps that have written their columns, of all rows
     unsigned unused[2];
 };
 
-// The blocks that share a row, as one of them sees them.
+// The squads that share a row, as one of them sees them.
 struct TeamMail {
-    uint4* mail;  // [2][blocks of the grid]
-    int first;    // block of the team
+    uint4* mail;  // [2][places]
+    int places;   // squads of the grid
+    int first;    // squad of the team
     int size;
     int rank;
 
     __device__ __forceinline__ uint4* place(unsigned turn, int member) const {
-        return mail + turn % 2 * gridDim.x + first + member;
+        return mail + turn % 2 * places + first + member;
     }
 
     __device__ __forceinline__ void post(const Part& part, unsigned turn) const {
         post_words(place(turn, rank), part.pivot, part.sum, part.squares, turn);
     }
 
-    // What the team has found of its row, in all lanes of the warp that calls it. count(member): elements that it holds;
-    // seen: MOST vectors of shared memory.
-    template <int NORM, typename Count>
-    __device__ __forceinline__ Part of_team(unsigned turn, const Count& count, float4* seen) const {
-        const int lane = threadIdx.x % 32;
-#pragma unroll 1
-        for (int start = lane; start < size; start += 32 * WORDS) {
-            await_words(place(turn, start), 32, (size - start + 31) / 32, turn, [&](int k, float pivot, float sum, float squares) {
-                const int member = start + 32 * k;
-                seen[member] = make_float4(count(member), pivot, sum, squares);  // read by this lane alone
-            });
-        }
-        return merged<NORM>([&](int i) { return seen[i]; }, size);
+    // What the team has found of its row, in all lanes of the warp that calls it. MANY: members that a lane waits for, at
+    // most; count(member): elements that it holds.
+    template <int NORM, int MANY, typename Count>
+    __device__ __forceinline__ Part of_team(unsigned turn, const Count& count) const {
+        const int lane = threadIdx.x % 32, many = (size - lane + 31) / 32;
+        float pivot[MANY] = {}, sum[MANY] = {}, squares[MANY] = {};
+        await_words(place(turn, lane), 32, many, turn, pivot, sum, squares);
+        Part parts[MANY];
+#pragma unroll
+        for (int k = 0; k < MANY; ++k) parts[k] = {k < many ? count(lane + 32 * k) : 0.0f, pivot[k], sum[k], squares[k]};
+        return merged<NORM>(parts);
     }
 };
 
-// How many warps of the block have come here before this one, in all its lanes.
+// How many warps of the squad have come here before this one, in all its lanes.
 __device__ __forceinline__ unsigned counted(unsigned* counter) {
     return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? atomicAdd(counter, 1u) : 0u, 0);
 }
 
-template <typename T, int NORM, int VECS, int THREADS>
-__global__ void __launch_bounds__(THREADS, 512 / THREADS)
+template <typename T, int NORM, int VECS, int SQUADS>
+__global__ void __launch_bounds__(BLOCK, 1)
 wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
              float* __restrict__ mean, float* __restrict__ rstd, uint4* __restrict__ mail, unsigned* __restrict__ turns,
              long long rows, int hidden, long long x_stride, long long y_stride, float eps, int sm_count) {
     using Values = Pack<T, 16 / static_cast<int>(sizeof(T))>;
+    constexpr int THREADS = BLOCK / SQUADS;  // of a squad
     constexpr int WARPS = THREADS / 32;
     constexpr int N = 16 / static_cast<int>(sizeof(T));
-    constexpr int TAKE = 16 / N;  // vectors whose elements are added up together, and arrive together
+    constexpr int TAKE = 16 / N;  // vectors whose elements are added up together
     constexpr int GROUPS = VECS / TAKE;
-    constexpr int PINNED = VECS == 16 ? 5 : 0;  // vectors whose gamma and beta are here
-    constexpr int AHEAD = VECS == 16 ? 4 : 2;   // vectors whose gamma and beta are on their way from L2
+    constexpr int TOGETHER = SQUADS > 1 ? 1 : TAKE;                 // vectors that are waited for together
+    constexpr int MANY = VECS == 16 ? 5 : 8;                        // members of a team, in 32s
+    constexpr int PINNED = SQUADS > 1 ? VECS : VECS == 16 ? 6 : 0;  // vectors whose gamma and beta are here
+    constexpr int AHEAD = VECS == 16 ? 4 : 2;                       // vectors whose gamma and beta are on their way from L2
     // vectors written before one moves, whose registers are for what is on its way: the least that spills least
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
     constexpr int DELAY = 4;
@@ -134,28 +133,27 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     constexpr int DELAY = 2;
 #endif
     static_assert(VECS % TAKE == 0, "statistics take whole groups");
-    static_assert(sizeof(Desk) == 8736, "the header asks for it");
-    Desk* const desk = reinterpret_cast<Desk*>(launch_memory());
-    const int thread = threadIdx.x;
-    uint4* const ring = reinterpret_cast<uint4*>(desk + 1) + thread;  // [VECS][THREADS]
-    uint4* const kept = ring + VECS * THREADS;                        // [PINNED][2][THREADS]
+    static_assert(sizeof(Desk) == 288, "the header asks for it");
+    const int squad = SQUADS == 1 ? 0 : threadIdx.x / THREADS, thread = threadIdx.x - squad * THREADS;
+    Desk* const desk = reinterpret_cast<Desk*>(launch_memory()) + squad;
+    uint4* const vectors = reinterpret_cast<uint4*>(launch_memory() + SQUADS * sizeof(Desk) / sizeof(uint4)) + thread;
+    uint4* const ring = vectors + squad * VECS * THREADS;   // [VECS][THREADS]
+    uint4* const kept = vectors + SQUADS * VECS * THREADS;  // [PINNED][2][THREADS]
     const unsigned long long pass = policy_pass(), stay = policy_keep();
 
     const int all = hidden / N;
-    const int needed = (all + VECS * THREADS - 1) / (VECS * THREADS);
-    const int blocks = sm_count * (512 / THREADS);
-    const int teams = rows < blocks / needed ? static_cast<int>(rows) : blocks / needed;
-    const int size = blocks / teams, slice = (all + size - 1) / size;
-    const TeamMail meeting{mail, static_cast<int>(blockIdx.x) / size * size, size, static_cast<int>(blockIdx.x) % size};
+    const int needed = (all + VECS * BLOCK - 1) / (VECS * BLOCK);
+    const int teams = SQUADS > 1 ? SQUADS : rows < sm_count / needed ? static_cast<int>(rows) : sm_count / needed;
+    const int size = SQUADS > 1 ? sm_count : sm_count / teams, slice = (all + size - 1) / size;
+    const int me = squad * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x), team = me / size;
+    const TeamMail meeting{mail, SQUADS * static_cast<int>(gridDim.x), team * size, size, me % size};
     const auto held_by = [&](int member) {
         const int left = all - member * slice;
         return left < 0 ? 0 : left < slice ? left : slice;
     };
-    const int team = blockIdx.x / size;
     const int rounds = team < rows ? static_cast<int>((rows - team + teams - 1) / teams) : 0;  // rows of this team
-    const unsigned before = turns[blockIdx.x];
+    const unsigned before = turns[me];
     if (thread == 0) desk->parts = desk->written = 0;
-    __syncthreads();
 
     const int left = held_by(meeting.rank) - thread;              // vectors from this thread's first on
     int present = left > 0 ? (left + THREADS - 1) / THREADS : 0;  // of them, this thread's
@@ -164,19 +162,19 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     const auto row_of = [&](int round) { return team + static_cast<long long>(round) * teams; };
     const auto request = [&](bool wanted, const T* from, int v) {
         if (wanted && has(v)) copy_async_by(ring + v * THREADS, from + v * THREADS * N, pass);
-        if (v % TAKE == TAKE - 1) copy_commit();
+        if (v % TOGETHER == TOGETHER - 1) copy_commit();
     };
     // of vectors that are not there, the first: no branch, and the values are used for nothing
     const auto parameter = [&](const T* all_of, int v, float absent) -> uint4 {
         if (all_of == nullptr) return Values::filled(absent).word;
         return load_by(all_of + (has(v) ? column + v * THREADS * N : 0), stay);
     };
-    // posts what this block has of the row in the ring, once its last warp has it
+    // posts what this squad has of the row in the ring, once its last warp has it
     const auto statistics = [&](unsigned turn) {
         Running<NORM> running;
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
-            copy_wait(GROUPS - 1 - group);
+            copy_wait((VECS - (group + 1) * TAKE) / TOGETHER);
             Values some[TAKE];
 #pragma unroll
             for (int k = 0; k < TAKE; ++k) some[k].word = ring[(group * TAKE + k) * THREADS];
@@ -187,14 +185,17 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         __threadfence_block();
         if (counted(&desk->parts) % WARPS != WARPS - 1) return;
         __threadfence_block();
-        const Part part = merged<NORM>([&](int i) { return desk->warps[i]; }, WARPS);
+        const float4 word = desk->warps[thread % WARPS];
+        Part parts[1] = {{word.x, word.y, word.z, word.w}};
+        if (thread % 32 >= WARPS) parts[0] = {};
+        const Part part = merged<NORM>(parts);
         if (thread % 32 == 0) meeting.post(part, turn);
     };
     // leaves what a row is normalised with: done by the first warp that comes
     const auto collect = [&](int round, unsigned turn) {
         if (counted(&desk->written) % WARPS != 0) return;
         const auto count = [&](int member) { return static_cast<float>(held_by(member)) * N; };
-        const Moments moments = moments_of<NORM>(meeting.of_team<NORM>(turn, count, desk->seen), hidden, eps);
+        const Moments moments = moments_of<NORM>(meeting.of_team<NORM, MANY>(turn, count), hidden, eps);
         if (thread % 32 == 0) {
             desk->moments = moments;
             if (meeting.rank == 0) moments.save(mean, rstd, row_of(round));
@@ -205,9 +206,11 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     for (int v = 0; v < VECS; ++v) request(rounds > 0, x + team * x_stride + column, v);
 #pragma unroll
     for (int v = 0; v < PINNED; ++v) {
+        if (v % SQUADS != squad) continue;
         kept[2 * v * THREADS] = parameter(gamma, v, 1.0f);
         kept[(2 * v + 1) * THREADS] = parameter(beta, v, 0.0f);
     }
+    __syncthreads();
     Values held[VECS];
     Moments moments{};
     // the row of `round` is in the registers, and in the first round there is none
@@ -243,14 +246,15 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
             if (v >= DELAY) {
                 held[v - DELAY].word = ring[(v - DELAY) * THREADS];
                 request(round + 2 < rounds, from, v - DELAY);
+                if (SQUADS > 1) copy_wait<2>();  // what all of a multiprocessor asks for is what words wait behind
             }
         }
         if (more) {
             collect(round + 1, turn);
-            __syncthreads();
+            barrier_of<THREADS>(squad);
             moments = desk->moments;
         }
     }
     // teams of fewer rows go on by as many turns as the others
-    if (thread == 0) turns[blockIdx.x] = before + static_cast<unsigned>((rows + teams - 1) / teams);
+    if (thread == 0) turns[me] = before + static_cast<unsigned>((rows + teams - 1) / teams);
 }

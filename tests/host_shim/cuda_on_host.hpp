@@ -60,6 +60,12 @@ struct Warp {
 
 inline std::vector<std::unique_ptr<char[]>> spare;  // stacks of blocks that are gone
 
+// Threads of a block that wait for each other.
+struct Gathering {
+    unsigned there = 0;
+    unsigned generation = 0;
+};
+
 struct Block {
     explicit Block(unsigned size) : size{size, 1, 1}, threads(size), warps((size + kWarp - 1) / kWarp) {
         for (Thread& thread : threads) {
@@ -80,8 +86,7 @@ struct Block {
     jmp_buf scheduler;
     const std::function<void()>* body = nullptr;
     unsigned current = 0;
-    unsigned at_barrier = 0;
-    unsigned barrier_generation = 0;
+    Gathering gatherings[16];  // the first one is of all threads
     std::string error;
 };
 
@@ -145,16 +150,19 @@ inline void wait(const unsigned& generation, unsigned from) {
     cluster->progress = true;
 }
 
-inline void barrier() {
-    const unsigned from = block->barrier_generation;
+// A barrier of `many` threads of the block.
+inline void gather(Gathering& gathering, unsigned many) {
+    const unsigned from = gathering.generation;
     cluster->progress = true;
-    if (++block->at_barrier == block->size.x) {
-        block->at_barrier = 0;
-        ++block->barrier_generation;
+    if (++gathering.there == many) {
+        gathering.there = 0;
+        ++gathering.generation;
     } else {
-        wait(block->barrier_generation, from);
+        wait(gathering.generation, from);
     }
 }
+
+inline void barrier() { gather(block->gatherings[0], block->size.x); }
 
 // Arriving and waiting are apart; a thread that has ended counts as arrived.
 inline void cluster_arrive() {
@@ -227,7 +235,7 @@ constexpr std::size_t kGuard = 64;
 
 inline void prepare(Block& state, unsigned memory_bytes, const std::function<void()>& body) {
     state.body = &body;
-    state.at_barrier = 0;
+    for (Gathering& gathering : state.gatherings) gathering = {};
     for (Warp& warp : state.warps) warp = Warp{};
     state.memory.assign(memory_bytes / sizeof(uint4) + kGuard, make_uint4(kPoison, kPoison, kPoison, kPoison));
     for (unsigned i = 0; i < state.size.x; ++i) {
