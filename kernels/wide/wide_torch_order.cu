@@ -52,7 +52,7 @@
 // name = "wide_apply<{T}, {NORM}, {each}, {tiles}, {rows_each}>"
 // grid = "cdiv(hidden, block * each) * cdiv(rows, rows_each)"
 // block = "block"
-// pdl = "arch >= 90 and rows <= 32"
+// pdl = "arch >= 90"
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "merged", "rows", "hidden", "x_stride", "y_stride", "eps"]
 //
 // [[launches]]
@@ -65,9 +65,9 @@
 // Decomposition: torch's kernel has one block a row, so 16 rows of 4 million elements use 16 of 132 multiprocessors. But its
 // 128 chains a row meet only at the end: here every warp of chains is a block of its own, four a row. A second kernel merges
 // the four in torch's order and writes; its blocks take columns from the last to the first, since those were read last and may
-// still be in L2, and `rows_each` rows of one tile, for which gamma and beta stay in registers. On sm_90 they come while the
-// chains of few rows still run, with the first of x, gamma and beta in hand; with many rows, whose chains wait for the memory,
-// that cost 2 %. Where rows are many or short one kernel with torch's own geometry does both (`fused`).
+// still be in L2, and `rows_each` rows of one tile, for which gamma and beta stay in registers. On sm_90 they come when the
+// chains of all rows are nearly done, with the first of x, gamma and beta in hand. Where rows are many or short one kernel
+// with torch's own geometry does both (`fused`).
 // Statistics: bit for bit torch's (common/torch_order.cuh): running mean and squares, less accurate than pairwise sums. A warp
 // of chains does nothing but its chains: a second one, which has an issue slot of its own, copies x to shared memory two
 // batches ahead and puts beside it the exact reciprocals of the counts, which torch divides for. They meet once a batch. The
@@ -164,7 +164,6 @@ wide_chains(const T* __restrict__ x, float4* __restrict__ merged, int hidden, lo
     const long long row = blockIdx.x / 4;
     const int lane = threadIdx.x % 32, first = static_cast<int>(blockIdx.x) % 4 * 32;
     const T* const from = x + row * x_stride + (first + lane) * GROUP;
-    let_next_begin();
 
     // batches that every lane of this warp has, and groups of this lane
     const int all = hidden / GROUP;
@@ -194,6 +193,7 @@ wide_chains(const T* __restrict__ x, float4* __restrict__ merged, int hidden, lo
         __syncthreads();
         add_all(ring[number % AHEAD], lane, chain);
     }
+    let_next_begin();  // whoever comes earlier takes room and the memory from chains
 #pragma unroll 1
     for (int start = batches * Table::GROUPS; start < mine; start += SOME) {
         Four left[SOME];
