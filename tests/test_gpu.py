@@ -57,25 +57,32 @@ def gpu() -> CudaGpu:
     return CudaGpu()
 
 
+class Contenders(dict[str, Contender]):
+    """The kernels of the repository by stem, each compiled for this GPU when it is first asked for."""
+
+    def __init__(self, gpu: CudaGpu, folder: Path) -> None:
+        self.gpu = gpu
+        self.folder = folder
+        self.kernels = {kernel.stem: kernel for kernel in KERNELS}
+
+    def __missing__(self, stem: str) -> Contender:
+        kernel = self.kernels[stem]
+        if kernel.lang == "triton":
+            return self.setdefault(stem, TritonKernel(kernel))
+        assert compile.compile_kernel(kernel, self.gpu.arch, BLOCKS, self.folder / stem) is None
+        return self.setdefault(stem, CudaKernel(kernel, self.folder / f"{stem}.json"))
+
+
 @pytest.fixture(scope="module")
-def contenders(gpu: CudaGpu, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Contender]:
-    """Every kernel of the repository, compiled for this GPU."""
-    folder = tmp_path_factory.mktemp("build")
-    made: dict[str, Contender] = {}
-    for kernel in KERNELS:
-        if kernel.lang == "cuda":
-            assert compile.compile_kernel(kernel, gpu.arch, BLOCKS, folder / kernel.stem) is None
-            made[kernel.stem] = CudaKernel(kernel, folder / f"{kernel.stem}.json")
-        else:
-            made[kernel.stem] = TritonKernel(kernel)
-    return made
+def contenders(gpu: CudaGpu, tmp_path_factory: pytest.TempPathFactory) -> Contenders:
+    return Contenders(gpu, tmp_path_factory.mktemp("build"))
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("op", ["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("stem", [kernel.stem for kernel in KERNELS])
 def test_a_kernel_that_is_wrong_on_a_hard_input(
-    gpu: CudaGpu, contenders: dict[str, Contender], stem: str, op: str, dtype: str
+    gpu: CudaGpu, contenders: Contenders, stem: str, op: str, dtype: str
 ) -> None:
     contender: Any = contenders[stem]
     if op not in contender.kernel.ops:
@@ -100,7 +107,7 @@ def test_a_kernel_that_is_wrong_on_a_hard_input(
 
 
 @pytest.mark.parametrize("stem", [kernel.stem for kernel in KERNELS if kernel.parted])
-def test_dx_needs_no_reduction_and_column_sums_do(gpu: CudaGpu, contenders: dict[str, Contender], stem: str) -> None:
+def test_dx_needs_no_reduction_and_column_sums_do(gpu: CudaGpu, contenders: Contenders, stem: str) -> None:
     contender, work = contenders[stem], Point("layernorm_bwd", "bf16", 512, 8192)
     refused = contender.refusal(work, gpu)
     if refused:
@@ -122,7 +129,7 @@ def test_dx_needs_no_reduction_and_column_sums_do(gpu: CudaGpu, contenders: dict
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal", "scaled_100", "offset_1000", "constant_1e4", "zero"])
 def test_a_row_in_one_pass_is_off_by_more_than_two_ulp_and_a_millionth(
-    gpu: CudaGpu, contenders: dict[str, Contender], distribution: str
+    gpu: CudaGpu, contenders: Contenders, distribution: str
 ) -> None:
     """Of KernelBench level 1 problem 40; the tolerance of a check grants more."""
     contender: Any = contenders["wide_onepass"]
@@ -305,7 +312,7 @@ def session(gpu: CudaGpu, **task: Any) -> Any:
 
 
 def test_a_twin_on_the_buffers_of_its_original(
-    gpu: CudaGpu, contenders: dict[str, Contender], monkeypatch: pytest.MonkeyPatch
+    gpu: CudaGpu, contenders: Contenders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The A/A pair of a race shares neither inputs nor outputs, and both have a time."""
     point = Point("rmsnorm", "bf16", 1024, 4096)
@@ -405,9 +412,7 @@ def test_a_launch_that_reads_before_the_one_before_it_has_ended(gpu: CudaGpu, wa
                 attempt(contender, variant, sets, expected, gpu)
 
 
-def test_overlapping_launches_that_each_take_what_the_one_before_made(
-    gpu: CudaGpu, contenders: dict[str, Contender]
-) -> None:
+def test_overlapping_launches_that_each_take_what_the_one_before_made(gpu: CudaGpu, contenders: Contenders) -> None:
     """A chain of launches between two tensors, bit for bit as without overlap."""
     torch = gpu.torch
     contender: Any = contenders["few_rows"]
@@ -480,7 +485,7 @@ def test_a_profile_whose_bytes_are_not_the_kernels(gpu: CudaGpu) -> None:
 
 
 def test_a_timer_that_says_something_else_of_the_same_launches(
-    gpu: CudaGpu, contenders: dict[str, Contender], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    gpu: CudaGpu, contenders: Contenders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """do_bench, and NVBench where it is installed, within 5 % of us on launches of more than 50 us."""
     point = Point("layernorm", "bf16", 2**27 // 4096, 4096)
