@@ -127,13 +127,14 @@ def test_dx_needs_no_reduction_and_column_sums_do(gpu: CudaGpu, contenders: Cont
     assert bool(found["dbeta"].isnan().all())
 
 
+@pytest.mark.parametrize("shape", ["16x64x256x256", "9x1048576"])
 @pytest.mark.parametrize("distribution", ["uniform", "normal", "scaled_100", "offset_1000", "constant_1e4", "zero"])
 def test_a_row_in_one_pass_is_off_by_more_than_two_ulp_and_a_millionth(
-    gpu: CudaGpu, contenders: Contenders, distribution: str
+    gpu: CudaGpu, contenders: Contenders, distribution: str, shape: str
 ) -> None:
-    """Of KernelBench level 1 problem 40; the tolerance of a check grants more."""
+    """Of KernelBench level 1 problem 40, and several in hand at a time; the tolerance of a check grants more."""
     contender: Any = contenders["wide_onepass"]
-    asked = {"shapes": ["16x64x256x256"], "dtypes": ["fp32"], "distributions": [distribution], "affine": ["random"]}
+    asked = {"shapes": [shape], "dtypes": ["fp32"], "distributions": [distribution], "affine": ["random"]}
     cases = wide.cases("layernorm", "fp32", asked | {"seeds": [0], "eps": [1e-5], "small_shapes": 0})
     case = next(case for case in cases if case.name.startswith(f"wide.{distribution}"))
     if contender.refusal(case.point, gpu):

@@ -214,19 +214,17 @@ def test_torch_order_has_other_bits_than_torchs_order(
 def accurate_jobs(kernel: Kernel, count: int) -> list[Job]:
     """Random shapes, strides, types and affine forms, every axis of the kernel among them."""
     draw = random.Random(kernel.stem)
-    found: list[Job] = []
     seen: set[tuple[str, int]] = set()
-    first = [(1, 262144), (9, 8192), (9, 40960)]  # as many blocks a row, and rows a block, as there may be
-    squads = "squads" in kernel.axes
+    # as many blocks a row, and rows a block, as there may be
+    first = [
+        Point("layernorm", "fp32", *size, "wide", Semantics(stats=True)) for size in ((9, 40960), (9, 8192), (1, 2**18))
+    ]
+    found = [job for point in first if (job := job_of(kernel, point, "normal", draw, seen))]
     while len(found) < count:
-        large = draw.choice([4096, 8 * draw.randint(512, 9000), 8 * draw.randint(512, 3000), 262144])
+        large = draw.choice([4096, 8 * draw.randint(512, 9000), 8 * draw.randint(512, 3000), 2**18])
         hidden = draw.choice([1, 3, 64, 1023, 1024, draw.randint(1, 5000), large, large])
         rows = 1 if hidden > 2**17 else draw.choice([1, 2, 3, 9]) if hidden > 4096 else draw.choice([1, 3, 7, 17])
-        if first:
-            rows, hidden = first.pop()
         dtype = draw.choice(kernel.dtypes)
-        if squads and not first:  # more rows in hand than one, of which the last are not as many
-            rows, hidden, dtype, squads = 14, 20_004, "fp32", False
         semantics = Semantics(
             stats=True,
             row_stride=draw.choice([None, hidden + 8, hidden + 1]),
@@ -256,25 +254,95 @@ def inaccurate(job: Job, tensors: Tensors) -> str | None:
     return None
 
 
-def meeting_job(kernel: Kernel, rows: int, squads: int = 1) -> Job:
-    """As many rows a turn for all blocks."""
-    point = Point("layernorm", "fp32", rows, 20480, "wide", Semantics(stats=True))
-    job = job_of(kernel, point, "normal", random.Random(0), {("squads", 5 - squads)})
+def meeting_job(kernel: Kernel, rows: int, squads: int = 1, **kinds: str) -> Job:
+    """As many rows a turn for all blocks. kinds: op and kind, where they are others."""
+    point = Point(
+        kinds.get("op", "layernorm"), "fp32", rows, 20_004 if squads > 1 else 40_960, "wide", Semantics(stats=True)
+    )
+    job = job_of(kernel, point, kinds.get("kind", "normal"), random.Random(0), {("squads", 5 - squads)})
     assert job is not None
     assert job.variant["squads"] == squads
+    assert kernelfile.evaluate(kernel.launches[0].grid[0], job.names) == SM_COUNT
     return job
+
+
+def meeting_jobs(kernel: Kernel) -> list[Job]:
+    """Two turns leave words that the first of the next launch could take for its own."""
+    return [meeting_job(kernel, 2), meeting_job(kernel, 5), meeting_job(kernel, 9, 4)]
 
 
 @pytest.mark.parametrize(("stem", "count"), [("wide_split", 14), ("wide_onepass", 10)])
 def test_wide_rows_of_odd_shapes_are_inaccurate(stem: str, count: int, tmp_path: Path) -> None:
     kernel = kernel_of(stem)
     jobs = accurate_jobs(kernel, count)
+    if kernel.zeroed:
+        jobs += meeting_jobs(kernel)
+        jobs += [
+            meeting_job(kernel, 14, 4, op=op, kind=kind) for op, kind in (("layernorm", "offset"), ("rmsnorm", "tiny"))
+        ]
     used = {(name, value) for job in jobs for name, value in job.variant.items()}
     assert used >= {(name, value) for name, axis in kernel.axes.items() for value in axis}, "an axis is not tried"
     built = build(kernel, jobs, tmp_path)
     repeats = 2 if kernel.zeroed else 1  # what a launch leaves there is what the next one finds
     wrong = [(str(job), text) for job in jobs if (text := inaccurate(job, run(kernel, built, job, repeats)))]
     assert wrong == []
+
+
+TEAM = """// /// kernel
+// summary = "Two teams of blocks: each block has one part, of which its number tells all."
+// ops = ["layernorm"]
+// dtypes = ["fp32"]
+// zeroed = ["mail"]
+//
+// [scratch]
+// mail = "4480"
+//
+// [[launches]]
+// name = "two_teams<{T}>"
+// grid = "140"
+// block = 32
+// cooperative = true
+// args = ["y", "mail"]
+// ///
+#include "common/team.cuh"
+
+template <typename T>
+__global__ void two_teams(T* y, uint4* mail) {
+    const int me = static_cast<int>(blockIdx.x), team = me / 70, rank = me % 70;
+    const TeamMail meeting{mail, 140, team * 70, 70, rank};
+    Part all{};
+    for (unsigned turn = 1; turn < 4; ++turn) {
+        meeting.post({1.0f + rank % 3, team * 100.0f + rank, 0.25f * turn, 2.0f}, turn);
+        all = meeting.of_team<LAYERNORM, 3>(turn, [](int member) { return 1.0f + member % 3; });
+    }
+    if (threadIdx.x == 31) y[me] = all.pivot + all.sum / all.count;
+    if (threadIdx.x == 0) y[140 + me] = all.squares - all.sum * all.sum / all.count;
+}
+"""
+
+
+def test_a_team_of_more_members_than_a_warp_has_lanes_misses_some(tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "kernels" / "wide" / "two_teams.cu"
+    path.parent.mkdir(parents=True)
+    shutil.copytree(ROOT / "kernels" / "common", tmp_path / "kernels" / "common")
+    path.write_text(TEAM)
+    kernel = kernelfile.load(path)
+    library = shim.build(kernel, ["two_teams<float>"], map(str, nvrtc.include_paths(nvrtc.version()[0])), tmp_path)
+    y, mail = torch.full((280,), torch.nan), torch.zeros(4480, dtype=torch.uint8)
+
+    shape = shim.Shape(140, 32, 0, 140, ())
+    shim.launch(library, 0, shape, {"y": y}, [mail], rows=1, hidden=280, x_stride=280, y_stride=280, eps=0.0)
+
+    rank = np.arange(70.0)
+    count = 1.0 + rank % 3
+    for team in range(2):
+        mean = team * 100.0 + (count * rank).sum() / count.sum() + 70 * 0.75 / count.sum()
+        squares = (2.0 - 0.75**2 / count + count * (team * 100.0 + rank + 0.75 / count - mean) ** 2).sum()
+        blocks = slice(team * 70, team * 70 + 70)
+        np.testing.assert_allclose(y[:140][blocks], np.full(70, mean), rtol=1e-6)
+        np.testing.assert_allclose(y[140:][blocks], np.full(70, squares), rtol=1e-5)
 
 
 PLANTED = [
@@ -357,8 +425,7 @@ def test_a_planted_fault_is_not_seen(stem: str, file: str, right: str, wrong: st
     kernel = kernel_of(stem, tmp_path)
     bits = stem == "wide_torch_order"
     if kernel.zeroed:
-        # two turns leave words that the first of the next launch could take for its own
-        jobs = [meeting_job(kernel, 2), meeting_job(kernel, 5), meeting_job(kernel, 9, 4)]
+        jobs = meeting_jobs(kernel)
     else:
         drawn = torch_order_jobs(kernel, 60) if bits else accurate_jobs(kernel, 60)
         fitting = (job for job in drawn if (job.point.op, job.point.dtype) == ("layernorm", "fp32"))

@@ -16,7 +16,7 @@
 //     {when = "arch < 80", reason = "needs asynchronous copies (sm_80 on)"},
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; wide_split takes others"},
 //     {when = "aligned < 16 or hidden * x_bytes % 16", reason = "rows must begin and end on 16-byte boundaries; wide_split takes others"},
-//     {when = "sm_count > 256", reason = "the blocks of 256 multiprocessors hand each other what they find, at most"},
+//     {when = "sm_count > (160 if x_bytes == 4 and arch in (90, 100, 103, 110) else 256)", reason = "more multiprocessors than a warp collects the words of"},
 //     {when = "hidden * x_bytes > sm_count * (131072 if x_bytes == 4 and arch in (90, 100, 103, 110) else 65536)", reason = "a row does not fit the chip; wide_split reads it twice"},
 //     {when = "hidden * x_bytes < 32768", reason = "a row shorter than 32 KB leaves most of a block without work; cta_row keeps it in one"},
 // ]
@@ -46,16 +46,19 @@
 // thread copies, reads and writes the same columns of every row, so warps need no barrier but the one at the end of a row.
 // Squads: where a quarter of the chip holds a row, a block is four squads, and a squad of all blocks is a team: four rows are in
 // hand, in different steps, and gamma and beta of their columns stay in shared memory for all four.
-// Gamma and beta would be read from L2 for each row, twice the bytes of x: where a row fills the chip, 6 of 16 vectors keep
-// theirs in the shared memory that is left. L2 is asked to hold the rest against x and y, which pass, and a thread asks for
-// two or four vectors of them ahead.
+// Gamma and beta would otherwise be read from L2 for each row, twice the bytes of x: of 16 vectors 6 keep theirs in the
+// shared memory that is left. L2 is asked to hold the rest against x and y, which pass, and a thread asks for two or four
+// vectors of them ahead.
 // The meeting: the warp that is the last of its squad to have its part posts the squad's, one word of 16 bytes that carries
-// the number of its turn; the first that has written its columns collects those of the team (common/grid_ptx.cuh), merges
-// them, and leaves what the next row is normalised with. One trip to L2 and back, no counter. The turns go on from launch to launch.
-// A word queues behind what its multiprocessor has asked for before; squads therefore ask for no more than two vectors a thread.
+// the number of its turn; the first that has written its columns collects those of the team (common/team.cuh), merges them,
+// and leaves what the next row is normalised with. One trip to L2 and back, no counter. The turns go on from launch to
+// launch, all of which have one geometry.
+// A word queues behind what its multiprocessor has asked for before; so in squads a thread waits where more than two of its
+// vectors are on their way.
 // Safety: a cooperative launch, which fails rather than starting some of the blocks; no other kernel is needed to go on.
 // Statistics: in parts of 16 elements of a thread, merged by weight (common/parts.cuh); the mean in two floats. Numerics: fp32; eps
-// inside the root; one rounding at the end. The order, and so the last bit, follows the number of multiprocessors.
+// inside the root; one rounding at the end. The order, and so the last bit, follows the size of a team: the number of
+// multiprocessors, of rows and of squads.
 // Boundaries: rows of whole 16-byte vectors, aligned so. Saved tensors: mean and rstd in fp32 where their pointers are given.
 // Known limits: 128 KB of a row a multiprocessor, 64 KB in 16 bits (4.3 million elements on 132 of them; (1, 2^24) is refused). The
 // first row's loads and the last one's stores overlap with nothing.
@@ -64,6 +67,7 @@
 #include "common/grid_ptx.cuh"
 #include "common/hints_ptx.cuh"
 #include "common/parts.cuh"
+#include "common/team.cuh"
 
 constexpr int BLOCK = 512;
 
@@ -74,36 +78,6 @@ struct Desk {
     unsigned parts;    // warps that have left their part, of all rows
     unsigned written;  // warps that have written their columns, of all rows
     unsigned unused[2];
-};
-
-// The squads that share a row, as one of them sees them.
-struct TeamMail {
-    uint4* mail;  // [2][places]
-    int places;   // squads of the grid
-    int first;    // squad of the team
-    int size;
-    int rank;
-
-    __device__ __forceinline__ uint4* place(unsigned turn, int member) const {
-        return mail + turn % 2 * places + first + member;
-    }
-
-    __device__ __forceinline__ void post(const Part& part, unsigned turn) const {
-        post_words(place(turn, rank), part.pivot, part.sum, part.squares, turn);
-    }
-
-    // What the team has found of its row, in all lanes of the warp that calls it. MANY: members that a lane waits for, at
-    // most; count(member): elements that it holds.
-    template <int NORM, int MANY, typename Count>
-    __device__ __forceinline__ Part of_team(unsigned turn, const Count& count) const {
-        const int lane = threadIdx.x % 32, many = (size - lane + 31) / 32;
-        float pivot[MANY] = {}, sum[MANY] = {}, squares[MANY] = {};
-        await_words(place(turn, lane), 32, many, turn, pivot, sum, squares);
-        Part parts[MANY];
-#pragma unroll
-        for (int k = 0; k < MANY; ++k) parts[k] = {k < many ? count(lane + 32 * k) : 0.0f, pivot[k], sum[k], squares[k]};
-        return merged<NORM>(parts);
-    }
 };
 
 // How many warps of the squad have come here before this one, in all its lanes.

@@ -65,8 +65,8 @@
 // Decomposition: torch's kernel has one block a row, so 16 rows of 4 million elements use 16 of 132 multiprocessors. But its
 // 128 chains a row meet only at the end: here every warp of chains is a block of its own, four a row. A second kernel merges
 // the four in torch's order and writes; its blocks take columns from the last to the first, since those were read last and may
-// still be in L2, and `rows_each` rows of one tile, for which gamma and beta stay in registers. On sm_90 they come when the
-// chains of all rows are nearly done, with the first of x, gamma and beta in hand. Where rows are many or short one kernel
+// still be in L2, and `rows_each` rows of one tile, for which gamma and beta stay in registers. On sm_90 they come when
+// all chains have their last batch behind them, with the first of x, gamma and beta in hand. Where rows are many or short one kernel
 // with torch's own geometry does both (`fused`).
 // Statistics: bit for bit torch's (common/torch_order.cuh): running mean and squares, less accurate than pairwise sums. A warp
 // of chains does nothing but its chains: a second one, which has an issue slot of its own, copies x to shared memory two
@@ -193,7 +193,7 @@ wide_chains(const T* __restrict__ x, float4* __restrict__ merged, int hidden, lo
         __syncthreads();
         add_all(ring[number % AHEAD], lane, chain);
     }
-    let_next_begin();  // whoever comes earlier takes room and the memory from chains
+    let_next_begin();  // whoever comes earlier takes room and memory from chains
 #pragma unroll 1
     for (int start = batches * Table::GROUPS; start < mine; start += SOME) {
         Four left[SOME];
