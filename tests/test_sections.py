@@ -239,4 +239,7 @@ def test_the_wide_section_gives_each_contender_its_time_and_what_made_torchs_bit
 def test_a_wide_point_is_none_of_the_regimes_whose_charts_have_hidden_sizes() -> None:
     one = wide_study()
     assert Point.from_identity(one.showdown.row(0, named=True)).regime == contracts.REGIME
-    assert "Bandwidth: no point of this device streams from memory or stays in L2." in page.build(one)
+    html = page.build(one)
+    assert "Bandwidth: no point of this device streams from memory or stays in L2." in html
+    assert "No point of this device streams from memory, and only for those is one contender recommended." in html
+    assert "may be quoted yet" not in html

@@ -238,6 +238,17 @@ def test_the_history_of_a_model_is_in_the_order_of_time() -> None:
     assert found.columns == (("layernorm", "bf16"), ("rmsnorm", "bf16"))
 
 
+def test_a_run_is_judged_against_one_of_other_points() -> None:
+    other = replace(SMALL, run="20200201T000000-1111111", hidden=(33,))
+    later = replace(SMALL, run="20200301T000000-1111111")
+    (found,) = history.histories(collected(later, other, SMALL))
+
+    assert [step.before and step.before.run for step in found.steps] == [None, None, SMALL.run]
+    assert [step.since is None for step in found.steps] == [True, True, False]
+    page = index.build(collected(later, other, SMALL)).split('id="history"')[1]
+    assert page.count("first run of these points") == 1
+
+
 def test_a_cell_of_the_history_is_another_mean_than_that_of_its_races() -> None:
     (found,) = history.histories(collected(SMALL))
     raw = SMALL.tables()["showdown"].filter(op="rmsnorm", regime="stream", status="ok")

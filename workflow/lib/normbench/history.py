@@ -34,13 +34,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Step:
-    """One run of a model's history. changes: what differs from the run before, as sentences; empty for the first.
+    """One run of a model's history.
 
-    since: the comparison with that run, None for the first or where nothing is in common.
+    before: the last earlier run that timed any of its points, None where there is none. changes: what differs from
+    that one, as sentences. since: the comparison with it, None where no contender is in both.
     """
 
     run: Run
     cells: tuple[Cell | None, ...]
+    before: Run | None
     changes: tuple[str, ...]
     since: Comparison | None
 
@@ -99,10 +101,14 @@ def histories(everything: Archive) -> list[History]:
 
 def _history(model: str, members: Sequence[Run]) -> History:
     columns = tuple(sorted({pair for run in members for pair in _pairs(run)}, key=_place))
-    befores = [None, *members[:-1]]
-    return History(
-        model, columns, tuple(_step(run, before, columns) for run, before in zip(members, befores, strict=True))
-    )
+    steps = (_step(run, _like(run, members[:place]), columns) for place, run in enumerate(members))
+    return History(model, columns, tuple(steps))
+
+
+def _like(run: Run, earlier: Sequence[Run]) -> Run | None:
+    """The last of them that has a point of the run."""
+    points = {*run.tables["showdown"]["point"]}
+    return next((one for one in reversed(earlier) if points & {*one.tables["showdown"]["point"]}), None)
 
 
 def _pairs(run: Run) -> set[tuple[str, str]]:
@@ -118,8 +124,8 @@ def _step(run: Run, before: Run | None, columns: Sequence[tuple[str, str]]) -> S
     best = metrics.with_winners(metrics.derive(answers.stream(raced), [run.machine])).filter("fastest")
     cells = tuple(_cell(best.filter(op=op, dtype=dtype)) for op, dtype in columns)
     if before is None:
-        return Step(run, cells, (), None)
-    return Step(run, cells, tuple(changes(before, run)), _compared(before, run))
+        return Step(run, cells, None, (), None)
+    return Step(run, cells, before, tuple(changes(before, run)), _compared(before, run))
 
 
 def _cell(best: pl.DataFrame) -> Cell | None:
