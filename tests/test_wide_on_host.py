@@ -7,6 +7,7 @@ known here.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 import shutil
 import sys
@@ -254,21 +255,21 @@ def inaccurate(job: Job, tensors: Tensors) -> str | None:
     return None
 
 
-def meeting_job(kernel: Kernel, rows: int, squads: int = 1, **kinds: str) -> Job:
+def meeting_job(kernel: Kernel, rows: int, squads: int, early: int, **kinds: str) -> Job:
     """As many rows a turn for all blocks. kinds: op and kind, where they are others."""
-    point = Point(
-        kinds.get("op", "layernorm"), "fp32", rows, 20_004 if squads > 1 else 40_960, "wide", Semantics(stats=True)
-    )
-    job = job_of(kernel, point, kinds.get("kind", "normal"), random.Random(0), {("squads", 5 - squads)})
+    hidden = 20_004 if squads > 1 else 40_960
+    point = Point(kinds.get("op", "layernorm"), "fp32", rows, hidden, "wide", Semantics(stats=True))
+    seen = {("squads", 5 - squads), ("early", 1 - early)}
+    job = job_of(kernel, point, kinds.get("kind", "normal"), random.Random(0), seen)
     assert job is not None
-    assert job.variant["squads"] == squads
+    assert (job.variant["squads"], job.variant["early"]) == (squads, early)
     assert kernelfile.evaluate(kernel.launches[0].grid[0], job.names) == SM_COUNT
     return job
 
 
 def meeting_jobs(kernel: Kernel) -> list[Job]:
     """Two turns leave words that the first of the next launch could take for its own."""
-    return [meeting_job(kernel, 2), meeting_job(kernel, 5), meeting_job(kernel, 9, 4)]
+    return [meeting_job(kernel, *job) for job in ((2, 1, 0), (5, 1, 1), (9, 4, 0), (13, 4, 1))]
 
 
 @pytest.mark.parametrize(("stem", "count"), [("wide_split", 14), ("wide_onepass", 10)])
@@ -277,9 +278,8 @@ def test_wide_rows_of_odd_shapes_are_inaccurate(stem: str, count: int, tmp_path:
     jobs = accurate_jobs(kernel, count)
     if kernel.zeroed:
         jobs += meeting_jobs(kernel)
-        jobs += [
-            meeting_job(kernel, 14, 4, op=op, kind=kind) for op, kind in (("layernorm", "offset"), ("rmsnorm", "tiny"))
-        ]
+        hard = itertools.product((1, 4), (0, 1), (("layernorm", "offset"), ("rmsnorm", "tiny")))
+        jobs += [meeting_job(kernel, 14, squads, early, op=op, kind=kind) for squads, early, (op, kind) in hard]
     used = {(name, value) for job in jobs for name, value in job.variant.items()}
     assert used >= {(name, value) for name, axis in kernel.axes.items() for value in axis}, "an axis is not tried"
     built = build(kernel, jobs, tmp_path)
@@ -389,6 +389,7 @@ PLANTED = [
         "",
         "a row taken over before it is there",
     ),
+    ("wide_onepass", "wide/wide_onepass.cu", "copy_wait<PACE>();", ";", "statistics of a row that has not arrived"),
     ("wide_onepass", "wide/wide_onepass.cu", "turn = before + 2 + round;", "turn = before;", "every row is one turn"),
     (
         "wide_onepass",

@@ -25,13 +25,14 @@
 // [axes]
 // vecs = [8, 16]   # 16-byte vectors of the row in a thread's registers
 // squads = [1, 4]  # rows that a multiprocessor has in hand
+// early = [0, 1]   # most of a row's statistics are taken as it arrives
 //
 // [scratch]
 // mail = "sm_count * squads * 32"
 // turns = "sm_count * squads * 4"
 //
 // [[launches]]
-// name = "wide_onepass<{T}, {NORM}, {vecs}, {squads}>"
+// name = "wide_onepass<{T}, {NORM}, {vecs}, {squads}, {early}>"
 // grid = "sm_count if squads > 1 else min(rows, sm_count // cdiv(hidden * x_bytes, vecs * 8192)) * (sm_count // min(rows, sm_count // cdiv(hidden * x_bytes, vecs * 8192)))"
 // block = "512"
 // smem = "vecs * 8192 + (16 * 4096 if squads > 1 else 6 * 16384 if vecs == 16 else 0) + squads * 288"
@@ -44,6 +45,8 @@
 // where it lies, and posted; and while it moves to the registers, vector by vector, the row that was there is written and
 // the one after it requested. Between posting and use lies the writing of a whole row, and nobody waits for the meeting. A
 // thread copies, reads and writes the same columns of every row, so warps need no barrier but the one at the end of a row.
+// With `early` it takes the statistics of what has arrived while it writes, all but the last of them, so that nearly nothing
+// lies between the end of one row's writing and the word for the next.
 // Squads: where a quarter of the chip holds a row, a block is four squads, and a squad of all blocks is a team: four rows are in
 // hand, in different steps, and gamma and beta of their columns stay in shared memory for all four.
 // Gamma and beta would otherwise be read from L2 for each row, twice the bytes of x: of 16 vectors 6 keep theirs in the
@@ -85,7 +88,7 @@ __device__ __forceinline__ unsigned counted(unsigned* counter) {
     return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? atomicAdd(counter, 1u) : 0u, 0);
 }
 
-template <typename T, int NORM, int VECS, int SQUADS>
+template <typename T, int NORM, int VECS, int SQUADS, int EARLY>
 __global__ void __launch_bounds__(BLOCK, 1)
 wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
              float* __restrict__ mean, float* __restrict__ rstd, uint4* __restrict__ mail, unsigned* __restrict__ turns,
@@ -97,6 +100,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     constexpr int TAKE = 16 / N;  // vectors whose elements are added up together
     constexpr int GROUPS = VECS / TAKE;
     constexpr int TOGETHER = SQUADS > 1 ? 1 : TAKE;                 // vectors that are waited for together
+    constexpr int PACE = SQUADS > 1 ? 2 : EARLY ? 1 : GROUPS;       // of these, as many as may be on their way
     constexpr int MANY = VECS == 16 ? 5 : 8;                        // members of a team, in 32s
     constexpr int PINNED = SQUADS > 1 ? VECS : VECS == 16 ? 6 : 0;  // vectors whose gamma and beta are here
     constexpr int AHEAD = VECS == 16 ? 4 : 2;                       // vectors whose gamma and beta are on their way from L2
@@ -104,7 +108,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
     constexpr int DELAY = 4;
 #else
-    constexpr int DELAY = 2;
+    constexpr int DELAY = !EARLY ? 2 : SQUADS > 1 ? 1 : 4;
 #endif
     static_assert(VECS % TAKE == 0, "statistics take whole groups");
     static_assert(sizeof(Desk) == 288, "the header asks for it");
@@ -143,18 +147,25 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         if (all_of == nullptr) return Values::filled(absent).word;
         return load_by(all_of + (has(v) ? column + v * THREADS * N : 0), stay);
     };
+    Running<NORM> running;
+    const auto take = [&](int group) {
+        Values some[TAKE];
+#pragma unroll
+        for (int k = 0; k < TAKE; ++k) some[k].word = ring[(group * TAKE + k) * THREADS];
+        running.take(some, present - group * TAKE);
+    };
+    const auto take_when_there = [&](int from, int to) {
+#pragma unroll
+        for (int group = from; group < to; ++group) {
+            copy_wait((VECS - (group + 1) * TAKE) / TOGETHER);
+            take(group);
+        }
+    };
     // posts what this squad has of the row in the ring, once its last warp has it
     const auto statistics = [&](unsigned turn) {
-        Running<NORM> running;
-#pragma unroll
-        for (int group = 0; group < GROUPS; ++group) {
-            copy_wait((VECS - (group + 1) * TAKE) / TOGETHER);
-            Values some[TAKE];
-#pragma unroll
-            for (int k = 0; k < TAKE; ++k) some[k].word = ring[(group * TAKE + k) * THREADS];
-            running.take(some, present - group * TAKE);
-        }
+        take_when_there(EARLY ? GROUPS - 1 : 0, GROUPS);
         const Part mine = running.of_warp();
+        running = {};
         if (thread % 32 == 0) desk->warps[thread / 32] = word_of(mine);
         __threadfence_block();
         if (counted(&desk->parts) % WARPS != WARPS - 1) return;
@@ -185,6 +196,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         kept[(2 * v + 1) * THREADS] = parameter(beta, v, 0.0f);
     }
     __syncthreads();
+    if (EARLY) take_when_there(0, GROUPS - 1);
     Values held[VECS];
     Moments moments{};
     // the row of `round` is in the registers, and in the first round there is none
@@ -220,7 +232,9 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
             if (v >= DELAY) {
                 held[v - DELAY].word = ring[(v - DELAY) * THREADS];
                 request(round + 2 < rounds, from, v - DELAY);
-                if (SQUADS > 1) copy_wait<2>();  // what all of a multiprocessor asks for is what words wait behind
+                if (PACE < GROUPS && (v - DELAY) % TOGETHER == TOGETHER - 1) copy_wait<PACE>();
+                const int arrived = v - DELAY - PACE * TOGETHER;  // the last vector of which that is sure
+                if (EARLY && arrived > 0 && arrived % TAKE == TAKE - 1 && round + 2 < rounds) take(arrived / TAKE);
             }
         }
         if (more) {
