@@ -241,5 +241,5 @@ def test_a_wide_point_is_none_of_the_regimes_whose_charts_have_hidden_sizes() ->
     assert Point.from_identity(one.showdown.row(0, named=True)).regime == contracts.REGIME
     html = page.build(one)
     assert "Bandwidth: no point of this device streams from memory or stays in L2." in html
-    assert "No point of this device streams from memory, and only for those is one contender recommended." in html
+    assert "No point of this device streams from memory, so nothing is recommended." in html
     assert "may be quoted yet" not in html
