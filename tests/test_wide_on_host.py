@@ -413,7 +413,7 @@ PLANTED = [
         "a row written with what normalised the last one",
     ),
     ("wide_onepass", "wide/wide_onepass.cu", "team * size, size, me", "0, size, me", "squads take each other's words"),
-    ("wide_onepass", "common/parts.cuh", "parts[k].move(pivot);", "", "words about different means added up"),
+    ("wide_onepass", "common/parts.cuh", "part.move(pivot);", "", "words about different means added up"),
     ("wide_split", "common/parts.cuh", "part.move(pivot);", "", "parts about different means added up"),
 ]
 

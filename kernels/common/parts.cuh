@@ -88,57 +88,48 @@ __device__ __forceinline__ float4 word_of(const Part& part) {
     return make_float4(part.count, part.pivot, part.sum, part.squares);
 }
 
+__device__ __forceinline__ Part part_of(const float4& word) { return {word.x, word.y, word.z, word.w}; }
+
+// The parts of all lanes of a warp as one, in all of them. walk(each): hands this lane's parts to each(part), in one order
+// whenever it is called, and the second time to one that changes them.
+template <int NORM, typename Walk>
+__device__ __forceinline__ Part merged_by(const Walk& walk) {
+    float whole[2] = {0.0f, 0.0f}, sums[2] = {0.0f, 0.0f};
+    float pivot = 0.0f;
+    if constexpr (NORM == LAYERNORM) {
+        walk([&](const Part& part) {
+            whole[0] = fmaf(part.count, part.pivot, whole[0]);
+            whole[1] += part.count;
+        });
+        Group<32>::sum(whole);
+        pivot = whole[1] > 0.0f ? __fdividef(whole[0], whole[1]) : 0.0f;
+    }
+    walk([&](auto&& part) {
+        if constexpr (NORM == LAYERNORM) part.move(pivot);
+        sums[0] += part.sum;
+        sums[1] += part.squares;
+    });
+    Group<32>::sum(sums);
+    return {whole[1], pivot, sums[0], sums[1]};
+}
+
 // Many parts as one, in all lanes of a warp, in an order that their number alone decides. each(i): the i-th; it is asked for
 // twice where there are more than 32.
 template <int NORM, typename Each>
 __device__ __forceinline__ Part merged(const Each& each, int many) {
-    const int lane = threadIdx.x % 32;
-    const auto part_of = [](const float4& word) { return Part{word.x, word.y, word.z, word.w}; };
-    float whole[2] = {0.0f, 0.0f}, sums[2] = {0.0f, 0.0f};
-    float pivot = 0.0f;
-    if constexpr (NORM == LAYERNORM) {
+    return merged_by<NORM>([&](const auto& with) {
 #pragma unroll 1
-        for (int i = lane; i < many; i += 32) {
-            const Part part = part_of(each(i));
-            whole[0] = fmaf(part.count, part.pivot, whole[0]);
-            whole[1] += part.count;
-        }
-        Group<32>::sum(whole);
-        pivot = whole[1] > 0.0f ? __fdividef(whole[0], whole[1]) : 0.0f;
-    }
-#pragma unroll 1
-    for (int i = lane; i < many; i += 32) {
-        Part part = part_of(each(i));
-        if constexpr (NORM == LAYERNORM) part.move(pivot);
-        sums[0] += part.sum;
-        sums[1] += part.squares;
-    }
-    Group<32>::sum(sums);
-    return {whole[1], pivot, sums[0], sums[1]};
+        for (int i = threadIdx.x % 32; i < many; i += 32) with(part_of(each(i)));
+    });
 }
 
 // The same of MANY parts of every lane, where absent ones have a count and sums of 0.
 template <int NORM, int MANY>
 __device__ __forceinline__ Part merged(Part (&parts)[MANY]) {
-    float whole[2] = {0.0f, 0.0f}, sums[2] = {0.0f, 0.0f};
-    float pivot = 0.0f;
-    if constexpr (NORM == LAYERNORM) {
+    return merged_by<NORM>([&](const auto& with) {
 #pragma unroll
-        for (int k = 0; k < MANY; ++k) {
-            whole[0] = fmaf(parts[k].count, parts[k].pivot, whole[0]);
-            whole[1] += parts[k].count;
-        }
-        Group<32>::sum(whole);
-        pivot = whole[1] > 0.0f ? __fdividef(whole[0], whole[1]) : 0.0f;
-    }
-#pragma unroll
-    for (int k = 0; k < MANY; ++k) {
-        if constexpr (NORM == LAYERNORM) parts[k].move(pivot);
-        sums[0] += parts[k].sum;
-        sums[1] += parts[k].squares;
-    }
-    Group<32>::sum(sums);
-    return {whole[1], pivot, sums[0], sums[1]};
+        for (int k = 0; k < MANY; ++k) with(parts[k]);
+    });
 }
 
 // A block's parts as one, in all lanes of its first warp. scratch: 32 vectors of shared memory that nobody else uses.

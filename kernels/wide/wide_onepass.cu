@@ -171,7 +171,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         if (counted(&desk->parts) % WARPS != WARPS - 1) return;
         __threadfence_block();
         const float4 word = desk->warps[thread % WARPS];
-        Part parts[1] = {{word.x, word.y, word.z, word.w}};
+        Part parts[1] = {part_of(word)};
         if (thread % 32 >= WARPS) parts[0] = {};
         const Part part = merged<NORM>(parts);
         if (thread % 32 == 0) meeting.post(part, turn);

@@ -101,14 +101,13 @@ def histories(everything: Archive) -> list[History]:
 
 def _history(model: str, members: Sequence[Run]) -> History:
     columns = tuple(sorted({pair for run in members for pair in _pairs(run)}, key=_place))
-    steps = (_step(run, _like(run, members[:place]), columns) for place, run in enumerate(members))
+    points = [{*run.tables["showdown"]["point"]} for run in members]
+    steps = []
+    for place, run in enumerate(members):
+        like = (before for before in reversed(range(place)) if points[before] & points[place])
+        before = next(like, None)
+        steps.append(_step(run, None if before is None else members[before], columns))
     return History(model, columns, tuple(steps))
-
-
-def _like(run: Run, earlier: Sequence[Run]) -> Run | None:
-    """The last of them that has a point of the run."""
-    points = {*run.tables["showdown"]["point"]}
-    return next((one for one in reversed(earlier) if points & {*one.tables["showdown"]["point"]}), None)
 
 
 def _pairs(run: Run) -> set[tuple[str, str]]:
