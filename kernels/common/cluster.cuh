@@ -6,10 +6,11 @@
 
 struct Cluster {
     using Near = Group<32>;
+    static constexpr int LANES = 32;  // that reach each other by shuffles
     static constexpr bool WHOLE = false;
     static constexpr int WARPS = 256;  // of all blocks together, at most
 
-    // What one row needs, at the same place in every block.
+    // What one meeting of a row needs, at the same place in every block.
     struct Mail {
         float4 part[WARPS];
         unsigned long long arrived;
@@ -24,6 +25,9 @@ struct Cluster {
     static __device__ __forceinline__ Cluster here(Mail* mail) {
         return {mail, static_cast<int>(cluster_rank()), static_cast<int>(cluster_blocks())};
     }
+
+    // The same threads, for another meeting, in the mail after this one.
+    __device__ __forceinline__ Cluster next() const { return {mail + 1, rank, blocks}; }
 
     __device__ __forceinline__ int size() const { return blocks * static_cast<int>(blockDim.x); }
     __device__ __forceinline__ int lane() const { return rank * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x); }

@@ -32,7 +32,7 @@ constexpr int GAMMA_OFFSET = 2;
 template <typename E>
 struct Element;
 
-// PER: elements a 32-bit word. unpack, pack: between a word and PER floats.
+// PER: elements a 32-bit word. BRAIN: bf16. unpack, pack: between a word and PER floats.
 template <>
 struct Element<float> {
     static constexpr int PER = 1;
@@ -45,6 +45,7 @@ struct Element<float> {
 template <>
 struct Element<__half> {
     static constexpr int PER = 2;
+    static constexpr bool BRAIN = false;
     static __device__ __forceinline__ float widen(__half value) { return __half2float(value); }
     static __device__ __forceinline__ __half narrow(float value) { return __float2half_rn(value); }
     static __device__ __forceinline__ void unpack(unsigned word, float* values) {
@@ -61,6 +62,7 @@ struct Element<__half> {
 template <>
 struct Element<__nv_bfloat16> {
     static constexpr int PER = 2;
+    static constexpr bool BRAIN = true;
     static __device__ __forceinline__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
     static __device__ __forceinline__ __nv_bfloat16 narrow(float value) { return __float2bfloat16_rn(value); }
     static __device__ __forceinline__ void unpack(unsigned word, float* values) {
@@ -124,6 +126,17 @@ struct Slot {
             for (int j = 0; j < N; ++j) {
                 if (inside(j, left)) word[j / PER] |= bits(mine[j * STEP]) << (16 * (j % PER));
             }
+        }
+    }
+
+    // The same of a parameter, which may be absent: `held` is then not positive, and each element is `absent`. Nothing but the loads
+    // depends on that, so that they need not wait for each other.
+    __device__ __forceinline__ void load_parameter(const E* mine, int held, float absent) {
+        static_assert(WIDE, "whole vectors");
+        fill(absent);
+        if (inside(0, held)) {
+#pragma unroll
+            for (int k = 0; k < QUADS; ++k) set(reinterpret_cast<const uint4*>(mine)[k], k);
         }
     }
 

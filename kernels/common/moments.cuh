@@ -14,6 +14,12 @@ struct Moments {
 
     __device__ __forceinline__ float normalise(float value) const { return fmaf(value - pivot, rstd, shift); }
 
+    // The same, where norms without a mean need not subtract a 0.
+    template <int NORM>
+    __device__ __forceinline__ float applied(float value) const {
+        return NORM == LAYERNORM ? normalise(value) : value * rstd;
+    }
+
     // The corrected two-pass formula (Chan, Golub, LeVeque 1983, eq. 1.7): with d = x - pivot,
     // mean = pivot + sum(d) / n and variance = (sum(d^2) - sum(d)^2 / n) / n. A pivot that is off by a rounding
     // error (0.002 at 33333.3) would otherwise give a constant row a variance, and outputs of -0.78 in place of 0.

@@ -7,6 +7,7 @@
 #include "common/row.cuh"
 #include "common/span.cuh"
 #include "common/statistics.cuh"
+#include "common/tensor.cuh"
 #include "common/weights.cuh"
 
 __device__ __forceinline__ unsigned long long place(const void* first) { return reinterpret_cast<unsigned long long>(first); }
@@ -54,13 +55,51 @@ struct Affine {
         beta = seek(weights.beta);
     }
 
-    // values[r][j] = values[r][j] * gamma + beta for the N elements of the vector that lies `vectors` after the first.
-    template <int ROWS>
-    __device__ __forceinline__ void apply(int vectors, float (&values)[ROWS][N]) const {
+    // What a vector takes of one of them, on its way. THERE: it is not absent.
+    template <bool THERE>
+    struct Asked {
+        Shifted<W, N> shifted;
+        Slot<W, N, 1> slot;
+
+        __device__ __forceinline__ void ask(const Affine& affine, const uint2* from, bool inside, float absent) {
+            if constexpr (!ODD) {
+                slot.load_parameter(reinterpret_cast<const W*>(from), inside && (THERE || from != nullptr) ? N : 0, absent);
+            } else if constexpr (THERE) {
+                if (inside) shifted.ask(from, affine.bytes);
+            } else if (from == nullptr) {
+                slot.fill(absent);
+            } else if (inside) {
+                load_shifted(slot, from, affine.bytes);
+            }
+        }
+
+        __device__ __forceinline__ void take(const Affine& affine, float (&values)[N]) {
+            if constexpr (ODD && THERE) shifted.take(slot, affine.bytes);
+            slot.unpack(values);
+        }
+    };
+
+    // Those of the vector that lies `vectors` after the first, if it is in the row.
+    template <bool THERE>
+    __device__ __forceinline__ void ask(Asked<THERE>& scale, Asked<THERE>& shift, int vectors, bool inside) const {
+        constexpr int PAIRS = N * sizeof(W) / 8;
+        const auto at = [&](const uint2* from) { return THERE || from != nullptr ? from + vectors * PAIRS : nullptr; };
+        if constexpr (TAKES_GAMMA<NORM>) scale.ask(*this, at(gamma), inside, 1.0f);
+        if constexpr (NORM == LAYERNORM) shift.ask(*this, at(beta), inside, 0.0f);
+    }
+
+    // Whether all of them are there.
+    __device__ __forceinline__ bool there() const {
+        return TAKES_GAMMA<NORM> && gamma != nullptr && (NORM != LAYERNORM || beta != nullptr);
+    }
+
+    // values[r][j] = values[r][j] * gamma + beta for the N elements of the vector that was asked for.
+    template <bool THERE, int ROWS>
+    __device__ __forceinline__ void apply(Asked<THERE>& scaled, Asked<THERE>& shifted, float (&values)[ROWS][N]) const {
         if constexpr (!TAKES_GAMMA<NORM>) return;
         float scale[N], shift[N];
-        get(gamma, vectors, 1.0f, scale);
-        if constexpr (NORM == LAYERNORM) get(beta, vectors, 0.0f, shift);
+        scaled.take(*this, scale);
+        if constexpr (NORM == LAYERNORM) shifted.take(*this, shift);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             weights.enter(values[r]);
@@ -70,16 +109,6 @@ struct Affine {
                 values[r][j] = NORM == LAYERNORM ? fmaf(values[r][j], factor, shift[j]) : values[r][j] * factor;
             }
         }
-    }
-
-private:
-    __device__ __forceinline__ void get(const uint2* from, int vectors, float absent, float (&values)[N]) const {
-        constexpr int PAIRS = N * sizeof(W) / 8;
-        Slot<W, N, 1> slot;
-        if (from == nullptr) slot.fill(absent);
-        else if constexpr (ODD) load_shifted(slot, from + vectors * PAIRS, bytes);
-        else slot.load(reinterpret_cast<const W*>(from + vectors * PAIRS), N);
-        slot.unpack(values);
     }
 };
 
@@ -156,6 +185,15 @@ struct Piece {
         return part_of<NORM, Team>(each, count, !ODD || span.left > 0 ? slot[0].first() : end(), hidden);
     }
 
+    // The same as the tensor cores find it.
+    __device__ __forceinline__ TensorSums<T, 2> sums() const {
+        TensorSums<T, 2> sums;
+#pragma unroll
+        for (int p = 0; p < VECS; ++p) sums.add(slot[p].quad());
+        if constexpr (ODD) sums.add(Element<T>::narrow(end()));
+        return sums;
+    }
+
     __device__ __forceinline__ void forget() {
         if constexpr (FORGET) {
 #pragma unroll
@@ -164,27 +202,64 @@ struct Piece {
     }
 };
 
+// How many meetings the threads of a row may have: a second one where the first does not tell.
+template <int NORM, typename T, int ADD>
+constexpr int MEETINGS = BY_TENSOR<NORM, Held<T, ADD>> ? 2 : 1;
+
+// The numbers of ROWS rows, each with a team of its own, and its next one where there may be two meetings.
+template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename Team>
+__device__ __forceinline__ void take(Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Team (&team)[ROWS], const Span<T>& span,
+                                     int threads, int hidden, float eps, Moments (&moments)[ROWS]) {
+    const auto exact = [&](int r) { return piece[r].template part<NORM, Team>(span, threads, hidden); };
+    if constexpr (BY_TENSOR<NORM, Held<T, ADD>>) {
+        float2 sums[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) sums[r] = post_sums<NORM>(team[r], piece[r].sums());
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            moments[r] = by_tensor<NORM>(team[r], sums[r], hidden, eps, [&] {
+                const Part part = exact(r);
+                post<NORM>(team[r].next(), part);
+                return posted<NORM>(team[r].next(), part, hidden, eps);
+            });
+        }
+    } else {
+        Part part[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            part[r] = exact(r);
+            post<NORM>(team[r], part[r]);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) moments[r] = posted<NORM>(team[r], part[r], hidden, eps);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) piece[r].forget();
+}
+
 // Writes ROWS rows that lie alike, so that gamma and beta are read once for all of them. row: null for one that is not there.
-template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename W, int GAMMA>
-__device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Moments (&moments)[ROWS],
-                                      T* const (&row)[ROWS], const Span<T>& span, int lane, int threads,
-                                      const Weights<T, W, GAMMA>& weights) {
+// THERE: gamma and beta are, as far as the norm takes them.
+template <int NORM, bool THERE, int ROWS, typename T, int ADD, int VECS, bool ODD, typename A>
+__device__ __forceinline__ void store_bodies(const Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Moments (&moments)[ROWS],
+                                             T* const (&row)[ROWS], const Span<T>& span, int lane, int threads,
+                                             const A& affine) {
     constexpr int N = Span<T>::N;
-    const Affine<T, W, NORM, GAMMA, ODD, N> affine(weights, span.head, lane);
-    const auto normalise = [&](int r, float value) {
-        return NORM == LAYERNORM ? moments[r].normalise(value) : value * moments[r].rstd;
-    };
+    // by turns, those of a vector are asked for before the one before it is written
+    typename A::template Asked<THERE> scale[2], shift[2];
+    const auto ask = [&](int p) { affine.ask(scale[p % 2], shift[p % 2], p * threads, p < VECS && p * threads < span.left); };
+    ask(0);
 #pragma unroll
     for (int p = 0; p < VECS; ++p) {
-        if (p * threads >= span.left) break;
+        ask(p + 1);
+        if (p * threads >= span.left) continue;
         float values[ROWS][N];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             piece[r].slot[p].unpack(values[r]);
 #pragma unroll
-            for (int j = 0; j < N; ++j) values[r][j] = normalise(r, values[r][j]);
+            for (int j = 0; j < N; ++j) values[r][j] = moments[r].template applied<NORM>(values[r][j]);
         }
-        affine.apply(p * threads, values);
+        affine.apply(scale[p % 2], shift[p % 2], values);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             if (ROWS > 1 && row[r] == nullptr) continue;
@@ -193,10 +268,19 @@ __device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[RO
             result.store(row[r] + span.head + lane * N + p * threads * N, 1);
         }
     }
+}
+
+template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename W, int GAMMA>
+__device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Moments (&moments)[ROWS],
+                                      T* const (&row)[ROWS], const Span<T>& span, int lane, int threads,
+                                      const Weights<T, W, GAMMA>& weights) {
+    const Affine<T, W, NORM, GAMMA, ODD, Span<T>::N> affine(weights, span.head, lane);
+    if (ODD && affine.there()) store_bodies<NORM, true>(piece, moments, row, span, lane, threads, affine);
+    else store_bodies<NORM, false>(piece, moments, row, span, lane, threads, affine);
     if constexpr (ODD) {
         static_assert(ROWS == 1, "rows that lie alike have no ends in common");
         if (span.edge >= 0) {
-            const float value = normalise(0, piece[0].end());
+            const float value = moments[0].template applied<NORM>(piece[0].end());
             row[0][span.edge] = Element<T>::narrow(weights.applied(value, span.edge));
         }
     }

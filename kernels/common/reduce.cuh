@@ -56,19 +56,54 @@ private:
 
 // The threads of one row as statistics.cuh sees them: those that reach each other by shuffles, and how warps hand each
 // other what they found. WHOLE: there is one warp, or a part of one, and nothing to hand.
-template <int LANES>
+template <int LANES_>
 struct Team {
-    using Near = Group<LANES>;
+    using Near = Group<LANES_>;
+    static constexpr int LANES = LANES_;
     static constexpr bool WHOLE = true;
     float4* scratch;  // unused
+
+    __device__ __forceinline__ Team next() const { return *this; }
 };
 
-// A block, for one row. scratch: 32 vectors of shared memory.
+// The sum of what `warps` warps have handed out, in every lane of every warp: in the same order everywhere, and with as many
+// shuffles as there are warps to tell apart.
+__device__ __forceinline__ float sum_posted(const float* all, int warps) {
+    const int apart = warps > 16 ? 32 : warps > 1 ? 1 << (32 - __clz(warps - 1)) : 1;
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int i = threadIdx.x & (apart - 1); i < warps; i += apart) sum += all[i];
+#pragma unroll 1
+    for (int offset = apart / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    return sum;
+}
+
+__device__ __forceinline__ float2 sum_posted(const float2* all, int warps) {
+    const int apart = warps > 16 ? 32 : warps > 1 ? 1 << (32 - __clz(warps - 1)) : 1;
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll 1
+    for (int i = threadIdx.x & (apart - 1); i < warps; i += apart) {
+        sum.x += all[i].x;
+        sum.y += all[i].y;
+    }
+#pragma unroll 1
+    for (int offset = apart / 2; offset > 0; offset /= 2) {
+        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, offset);
+        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, offset);
+    }
+    return sum;
+}
+
+// A block, for one row. scratch: 32 vectors of shared memory, and as many for each `next`.
 template <>
 struct Team<0> {
     using Near = Group<32>;
+    static constexpr int LANES = 32;  // that reach each other by shuffles
     static constexpr bool WHOLE = false;
     float4* scratch;
+
+    // The same threads, for another meeting.
+    __device__ __forceinline__ Team next() const { return {scratch + 32}; }
 
     __device__ __forceinline__ int warps() const { return static_cast<int>(blockDim.x) / 32; }
 

@@ -29,32 +29,45 @@ struct Span {
     }
 };
 
-// Fills a slot with N elements that begin `bytes` bytes, 0 to 6, behind an 8-byte boundary, and reads nothing else behind
-// them: the aligned pairs of words that they fill, then the word and the half word in which they end. What is read before
-// them belongs to the array where its base is a multiple of 8 bytes. The words move down by the difference: for 8 elements of
+// N elements that begin `bytes` bytes, 0 to 6, behind an 8-byte boundary, on their way: the aligned pairs of words that they fill,
+// then the word and the half word in which they end, and nothing else behind them. What is read before them belongs to the array where
+// its base is a multiple of 8 bytes. When they have come the words move down by the difference: for 8 elements of
 // 2 bytes that is 2 to 4 loads, 4 selections and 4 funnel shifts in place of 8 loads. (Aligned vectors of 16 bytes are 2
 // loads, but 11 selections, and end outside the array.)
 template <typename E, int N>
-__device__ __forceinline__ void load_shifted(Slot<E, N, 1>& slot, const uint2* boundary, unsigned bytes) {
-    constexpr int WORDS = Slot<E, N, 1>::WORDS;
-    const unsigned* const end = reinterpret_cast<const unsigned*>(boundary) + WORDS;
+struct Shifted {
+    static constexpr int WORDS = Slot<E, N, 1>::WORDS;
     unsigned word[WORDS + 1];
+    unsigned half = 0;
+
+    __device__ __forceinline__ void ask(const uint2* boundary, unsigned bytes) {
+        const unsigned* const end = reinterpret_cast<const unsigned*>(boundary) + WORDS;
 #pragma unroll
-    for (int k = 0; k < WORDS; k += 2) {
-        const uint2 pair = __ldg(boundary + k / 2);
-        word[k] = pair.x;
-        word[k + 1] = pair.y;
+        for (int k = 0; k < WORDS; k += 2) {
+            const uint2 pair = __ldg(boundary + k / 2);
+            word[k] = pair.x;
+            word[k + 1] = pair.y;
+        }
+        word[WORDS] = bytes & 4 ? __ldg(end) : 0u;
+        if constexpr (sizeof(E) == 2) {
+            half = bytes & 2 ? __ldg(reinterpret_cast<const unsigned short*>(end) + bytes / 4 * 2) : 0u;
+        }
     }
-    word[WORDS] = bytes & 4 ? __ldg(end) : 0u;
+
+    __device__ __forceinline__ void take(Slot<E, N, 1>& slot, unsigned bytes) {
 #pragma unroll
-    for (int k = 0; k < WORDS; ++k) word[k] = bytes & 4 ? word[k + 1] : word[k];
-    if constexpr (sizeof(E) == 2) {
-        const bool half = bytes & 2;
-        word[WORDS] = half ? __ldg(reinterpret_cast<const unsigned short*>(end) + bytes / 4 * 2) : 0u;
+        for (int k = 0; k < WORDS; ++k) word[k] = bytes & 4 ? word[k + 1] : word[k];
+        if constexpr (sizeof(E) == 2) word[WORDS] = half;
 #pragma unroll
-        for (int k = 0; k < WORDS; ++k) slot.word[k] = __funnelshift_r(word[k], word[k + 1], half ? 16 : 0);
-    } else {
-#pragma unroll
-        for (int k = 0; k < WORDS; ++k) slot.word[k] = word[k];
+        for (int k = 0; k < WORDS; ++k) {
+            slot.word[k] = sizeof(E) == 2 ? __funnelshift_r(word[k], word[k + 1], bytes & 2 ? 16 : 0) : word[k];
+        }
     }
+};
+
+template <typename E, int N>
+__device__ __forceinline__ void load_shifted(Slot<E, N, 1>& slot, const uint2* boundary, unsigned bytes) {
+    Shifted<E, N> shifted;
+    shifted.ask(boundary, bytes);
+    shifted.take(slot, bytes);
 }

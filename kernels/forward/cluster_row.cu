@@ -38,7 +38,7 @@
 // grid = "cluster * cdiv(rows, 1 + pair)"
 // block = "block"
 // cluster = "cluster"
-// smem = "4112 * (1 + pair)"
+// smem = "4112 * 2 * (1 + pair)"
 // args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: two to sixteen blocks on neighbouring multiprocessors share a row; together their registers hold what
@@ -60,7 +60,7 @@
 #include "common/piece.cuh"
 
 template <typename T, typename W, int NORM, int ADD, int VECS, int PAIR, int ODD, int GAMMA>
-__global__ void __launch_bounds__(VECS == 8 || PAIR ? 256 : 512, VECS == 8 ? 3 : ADD == ADD_NONE ? 2 : 1)
+__global__ void __launch_bounds__(VECS == 8 || PAIR ? 256 : 512, VECS == 8 ? 3 : ADD == ADD_NONE && !(ODD && NORM == LAYERNORM) ? 2 : 1)
 cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
             T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
             int hidden, long long x_stride, long long y_stride, float eps, float offset) {
@@ -68,9 +68,10 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
     static_assert(!ODD || !PAIR, "rows of a pair lie alike");
     static_assert(sizeof(Cluster::Mail) == 4112, "the header asks for it");
     Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
+    constexpr int EACH = MEETINGS<NORM, T, ADD>;
     if (threadIdx.x == 0) {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) barrier_init(&mails[r].arrived);
+        for (int r = 0; r < ROWS * EACH; ++r) barrier_init(&mails[r].arrived);
     }
     __syncwarp();
     cluster_arrive();
@@ -99,6 +100,7 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
 
     const Span<T> span = Span<T>::template of<ODD>(x + row * x_stride, hidden, lane);
     Piece<T, ADD, VECS, ODD> piece[ROWS];
+    Cluster teams[ROWS];
     T* to[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
@@ -106,20 +108,14 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
         const Span<T> held{span.head, span.body, exists ? span.left : 0, span.edge};
         piece[r].load(line_of(row + r), held, lane, threads);
         to[r] = exists ? y + (row + r) * y_stride : nullptr;
+        teams[r] = {mails + r * EACH, cluster.rank, cluster.blocks};
     }
     cluster_wait();  // all blocks can be sent to
 
-    Part part[ROWS];
     Moments moments[ROWS];
+    take<NORM>(piece, teams, span, threads, hidden, eps, moments);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
-        part[r] = piece[r].template part<NORM, Cluster>(span, threads, hidden);
-        post<NORM>(Cluster{mails + r, cluster.rank, cluster.blocks}, part[r]);
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        moments[r] = posted<NORM>(Cluster{mails + r, cluster.rank, cluster.blocks}, part[r], hidden, eps);
-        piece[r].forget();
         if (lane == 0 && to[r] != nullptr) moments[r].save(mean, rstd, row + r);
     }
     store<NORM>(piece, moments, to, span, lane, threads, weights);

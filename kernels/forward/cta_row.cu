@@ -6,15 +6,13 @@
 //     # which variants exist
 //     "vec == 1 or vec == 16 // x_bytes",
 //     "vec > 1 or (lanes == 0 and vecs == x_bytes)",
-//     "(lanes, vecs) in ((8, 1), (8, 2), (16, 2), (32, 2), (32, 3), (32, 4), (0, 2), (0, 4), (0, 8))",
+//     "(lanes, vecs) in ((8, 1), (8, 2), (16, 2), (32, 2), (32, 3), (32, 4), (0, 2), (0, 3), (0, 4), (0, 8))",
 //     "block <= 512 or ADD == 0",
 //     "vecs in (2, 4) or ADD == 0",
 //     "vecs != 3 or hidden * x_bytes > 1024",
 //     "(lanes, vecs) != (0, 2) or vec == 1 or w_bytes != x_bytes",
-//     "once == 0 or (lanes == 0 and vec > 1 and vecs in (4, 8) and ADD == 0 and x_bytes == 2 and NORM < 2)",
-//     "vecs != 3 or NORM < 2",
-//     "once == 0 or (hidden >= 4096 and vecs * block * 16 >= hidden * x_bytes)",
-//     "w_bytes == x_bytes or (lanes == 0 and vecs == 2 and once == 0 and (ADD == 0 or vec == 1))",
+//     "vecs != 3 or (NORM < 2 and (lanes > 0 or hidden * x_bytes == 48 * block))",
+//     "w_bytes == x_bytes or (lanes == 0 and vecs == 2 and (ADD == 0 or vec == 1))",
 //     # 16-byte vectors for rows that have them, single elements for the others
 //     "(vec > 1) == (aligned >= 16 and hidden * x_bytes % 16 == 0 and (w_bytes == x_bytes or ADD == 0))",
 //     # the registers of part of a warp must hold the row; those of a block should, unless they are as many as there are
@@ -31,10 +29,9 @@
 // lanes = [0, 8, 16, 32]  # threads a row; 0: the whole block
 // vecs = [1, 2, 3, 4, 8]  # 16-byte vectors of the row in a thread's registers
 // vec = [1, 4, 8]         # elements a load
-// once = [0, 1]           # x passes by L1, which then keeps gamma and beta
 //
 // [[launches]]
-// name = "cta_row<{T}, {W}, {NORM}, {ADD}, {lanes}, {vecs}, {vec}, {once}, {GAMMA}>"
+// name = "cta_row<{T}, {W}, {NORM}, {ADD}, {lanes}, {vecs}, {vec}, {GAMMA}>"
 // grid = "cdiv(rows * lanes, block) if lanes else rows"
 // block = "block"
 // args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
@@ -60,9 +57,10 @@
 #include "common/moments.cuh"
 #include "common/reduce.cuh"
 #include "common/statistics.cuh"
+#include "common/tensor.cuh"
 #include "common/weights.cuh"
 
-template <typename T, typename W, int NORM, int ADD, int LANES, int VECS, int VEC, int ONCE, int GAMMA>
+template <typename T, typename W, int NORM, int ADD, int LANES, int VECS, int VEC, int GAMMA>
 __global__ void __launch_bounds__(ADD == ADD_NONE ? 1024 : 512, VECS == 8 ? 0 : 1)
 cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
         T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
@@ -78,23 +76,24 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
     using Values = Slot<Held<T, ADD>, N, STEP>;
     using Params = Slot<W, N, STEP>;
 
-    __shared__ float4 scratch[Threads::IN_WARP ? 1 : 32];
+    constexpr bool TENSOR = BY_TENSOR<NORM, Held<T, ADD>>;
+    __shared__ float4 scratch[Threads::IN_WARP ? 1 : TENSOR ? 64 : 32];
     const long long row = Threads::row();
     const int pitch = Threads::size() * N;  // elements from one slot of a thread to its next
     const int lane = Threads::lane();
     const int begin = lane / STEP * STEP * N + lane % STEP;
     // threads past the last row stay for the shuffles and hold nothing
     const int left = (row < rows ? hidden : 0) - begin;
-    const long long from = row * x_stride + begin, to = row * y_stride + begin;
+    const long long from = row * x_stride + begin;
     if (Threads::IN_WARP && hidden > VECS * pitch) __trap();  // a fault, rather than a row cut short
 
     const auto load = [&](const T* source, int p) {
         Loaded slot;
-        slot.template load<ONCE>(source + from + p * pitch, left - p * pitch);
+        slot.load(source + from + p * pitch, left - p * pitch);
         return slot;
     };
     const auto hand_out = [&](const Values& slot, int p) {
-        if constexpr (ADD != ADD_NONE) as<T>(slot).store(sum + to + p * pitch, left - p * pitch);
+        if constexpr (ADD != ADD_NONE) as<T>(slot).store(sum + row * y_stride + begin + p * pitch, left - p * pitch);
     };
     Values held[VECS];
     if constexpr (ADD == ADD_NONE) {
@@ -146,37 +145,72 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
         for (int p = 0; p * pitch < left; ++p) found += Values::count(left - p * pitch);
         return found;
     };
-    const Moments moments = statistics<NORM>(Team<LANES>{scratch}, each, count, held[0].first(), hidden, eps);
+    // Gamma (absent: 1) and beta (absent: 0) of two slots by turns. AHEAD: those of a slot are asked for before the one before it is
+    // written, the first ones before the warps meet; else where they are wanted, which takes fewer registers.
+    constexpr bool AHEAD = VEC > 1 && (VECS == 3 || VECS == 4) && (LANES == 0 || LANES == 32);
+    Params gammas[2], betas[2];
+    const auto fetch = [&](Params& params, const W* source, float absent, int p) {
+        if constexpr (AHEAD) {
+            params.load_parameter(source + begin + p * pitch, source == nullptr ? 0 : left - p * pitch, absent);
+        } else {
+            if (source == nullptr) params.fill(absent);
+            else params.load(source + begin + p * pitch, left - p * pitch);
+        }
+    };
+    const auto ask = [&](int p) {
+        if constexpr (TAKES_GAMMA<NORM>) fetch(gammas[p % 2], gamma, 1.0f, p);
+        if constexpr (NORM == LAYERNORM) fetch(betas[p % 2], beta, 0.0f, p);
+    };
+    if constexpr (AHEAD) ask(0);
+    const Team<LANES> team{scratch};
+    const Moments moments = [&] {
+        if constexpr (TENSOR) {
+            TensorSums<T, VECS >= 4 ? 1 : 2> sums;
+#pragma unroll
+            for (int p = 0; p < VECS; ++p) sums.add(held[p].quad());
+            if constexpr (!Threads::IN_WARP) {
+#pragma unroll 1
+                for (int p = VECS; p * pitch < hidden; ++p) sums.add(held_at(p).quad());
+            }
+            return by_tensor<NORM>(team, post_sums<NORM>(team, sums), hidden, eps, [&] {
+                return statistics<NORM>(team.next(), each, count, held[0].first(), hidden, eps);
+            });
+        } else {
+            return statistics<NORM>(team, each, count, held[0].first(), hidden, eps);
+        }
+    }();
     if (lane == 0 && row < rows) moments.save(mean, rstd, row);
 
-    // slot p of gamma (absent: 1) or beta (absent: 0)
-    const auto fetch = [&](const W* source, float absent, int p) {
-        Params params;
-        if (source == nullptr) params.fill(absent);
-        else params.load(source + begin + p * pitch, left - p * pitch);
-        return params;
-    };
     const Weights<T, W, GAMMA> weights{gamma, beta, offset};
-    each_slot([&](const Values& slot, int p) {
-        float values[N], scale[N], shift[N];
-        slot.unpack(values);
-        if constexpr (TAKES_GAMMA<NORM>) fetch(gamma, 1.0f, p).unpack(scale);
-        if constexpr (NORM == LAYERNORM) fetch(beta, 0.0f, p).unpack(shift);
+    T* const to = y + row * y_stride + begin;
+    const auto write = [&](auto normalise) {
+        each_slot([&](const Values& slot, int p) {
+            if constexpr (!AHEAD) ask(p);
+            float values[N], scale[N], shift[N];
+            slot.unpack(values);
+            if constexpr (TAKES_GAMMA<NORM>) gammas[p % 2].unpack(scale);
+            if constexpr (NORM == LAYERNORM) betas[p % 2].unpack(shift);
+            if constexpr (AHEAD) ask(p + 1);
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            values[j] = NORM == LAYERNORM ? moments.normalise(values[j]) : values[j] * moments.rstd;
-        }
-        if constexpr (TAKES_GAMMA<NORM>) {
-            weights.enter(values);
+            for (int j = 0; j < N; ++j) values[j] = normalise(values[j]);
+            if constexpr (TAKES_GAMMA<NORM>) {
+                weights.enter(values);
 #pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float factor = weights.factor(scale[j]);
-                values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shift[j]) : values[j] * factor;
+                for (int j = 0; j < N; ++j) {
+                    const float factor = weights.factor(scale[j]);
+                    values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shift[j]) : values[j] * factor;
+                }
             }
-        }
-        if (p >= VECS) hand_out(slot, p);  // only now: a sum in place of the residual ends what it was made of
-        Loaded result;
-        result.pack(values);
-        result.store(y + to + p * pitch, left - p * pitch);
-    });
+            if (p >= VECS) hand_out(slot, p);  // only now: a sum in place of the residual ends what it was made of
+            Loaded result;
+            result.pack(values);
+            result.store(to + p * pitch, left - p * pitch);
+        });
+    };
+    // the tensor cores' sums leave no pivot to subtract; the same bits, by one instruction an element less
+    if (TENSOR && NORM == LAYERNORM && VECS == 8 && moments.pivot == 0.0f) {
+        write([&](float value) { return fmaf(value, moments.rstd, moments.shift); });
+    } else {
+        write([&](float value) { return moments.template applied<NORM>(value); });
+    }
 }

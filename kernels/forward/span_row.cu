@@ -50,13 +50,13 @@
 #include "common/reduce.cuh"
 
 template <typename T, typename W, int NORM, int ADD, int LANES, int VECS, int GAMMA>
-__global__ void __launch_bounds__(LANES ? 128 : VECS > 4 ? 256 : 512, LANES || ADD != ADD_NONE ? 1 : VECS > 4 ? 3 : 2)
+__global__ void __launch_bounds__(LANES ? 128 : VECS > 4 ? 256 : 512, LANES || ADD != ADD_NONE || NORM == LAYERNORM ? 1 : VECS > 4 ? 3 : 2)
 span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
          T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
          int hidden, long long x_stride, long long y_stride, float eps, float offset) {
     using Threads = Group<LANES>;
-    __shared__ float4 scratch[Threads::IN_WARP ? 1 : 32];
-    const Team<LANES> team{scratch};
+    __shared__ float4 scratch[Threads::IN_WARP ? 1 : 32 * MEETINGS<NORM, T, ADD>];
+    const Team<LANES> team[1] = {{scratch}};
     const int threads = Threads::size();
     const int lane = Threads::lane();
     // said so that the compiler sees it: a warp has one row, and its shuffles need no care for lanes gone astray
@@ -70,15 +70,12 @@ span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __res
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     Moments moments[1];
     if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::whole(weights)) {
-        moments[0] = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, team);
+        moments[0] = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, team[0]);
     } else {
         const Span<T> span = Span<T>::of(line.x, hidden, lane);
         Piece<T, ADD, VECS, true> piece[1];
         piece[0].load(line, span, lane, threads);
-        const Part part = piece[0].template part<NORM, Team<LANES>>(span, threads, hidden);
-        post<NORM>(team, part);
-        moments[0] = posted<NORM>(team, part, hidden, eps);
-        piece[0].forget();
+        take<NORM>(piece, team, span, threads, hidden, eps, moments);
         T* const to[1] = {line.y};
         store<NORM>(piece, moments, to, span, lane, threads, weights);
     }

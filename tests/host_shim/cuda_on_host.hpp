@@ -189,8 +189,8 @@ inline void await_previous() {
     }
 }
 
-// The value that lane `source` of this thread's warp handed in at the same call.
-inline std::uint64_t exchange(std::uint64_t value, unsigned source) {
+// What the lanes of this thread's warp handed in at the same call, until the warp's next call but one.
+inline const std::uint64_t (&exchange_all(std::uint64_t value))[kWarp] {
     Warp& warp = block->warps[block->current / kWarp];
     const unsigned from = warp.generation;
     const unsigned size = std::min(kWarp, block->size.x - block->current / kWarp * kWarp);
@@ -202,8 +202,10 @@ inline std::uint64_t exchange(std::uint64_t value, unsigned source) {
     } else {
         wait(warp.generation, from);
     }
-    return warp.value[from % 2][source];
+    return warp.value[from % 2];
 }
+
+inline std::uint64_t exchange(std::uint64_t value, unsigned source) { return exchange_all(value)[source]; }
 
 template <typename V>
 V shuffle(unsigned mask, V value, unsigned source) {
@@ -217,6 +219,11 @@ V shuffle(unsigned mask, V value, unsigned source) {
 }
 
 inline unsigned lane() { return block->current % kWarp; }
+
+inline bool all(unsigned mask, bool value) {
+    for (unsigned offset = 1; offset < kWarp; offset *= 2) value &= shuffle(mask, value, lane() ^ offset);
+    return value;
+}
 
 inline void enter() {
     try {
@@ -338,6 +345,8 @@ inline void launch(const Shape& shape, const std::function<void()>& body) {
     ::host::shuffle(mask, value, ::host::lane() + unsigned(offset) < 32 ? ::host::lane() + unsigned(offset) : ::host::lane())
 #define __syncwarp() static_cast<void>(::host::exchange(0, 0))
 #define __trap() ::host::trap()
+#define __all_sync(mask, value) ::host::all(mask, value)
+#define __clz(value) __builtin_clz(value)
 
 template <typename V>
 V atomicAdd(V* to, V value) {
