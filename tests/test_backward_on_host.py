@@ -93,7 +93,7 @@ def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
                     shifts = draw.choice(SHIFTS)
                     shifts = {name: off for name, off in shifts.items() if ops.has(point, name)}
                     aligned = 1 if shifts else kernelfile.pitch_alignment(point)
-                    names = kernelfile.launch_names(point, 90, SM_COUNT, aligned) | {"blocks_per_sm": 1}
+                    names = kernelfile.launch_names(point, 90, SM_COUNT, aligned) | {"blocks_per_sm": 1, "clusters": 3}
                     if kernel.refusal(names):
                         continue
                     variant = draw.choice(kernel.variants(BLOCKS, names))

@@ -29,7 +29,7 @@ import mutants_fixture as mutants  # noqa: E402
 from host_shim import build as shim  # noqa: E402 - the folder is no package of the project
 from planted_fixture import planted  # noqa: E402
 
-BLOCKS = [64, 96, 128, 256, 1024]
+BLOCKS = [64, 96, 128, 256, 512, 1024]
 GUARD = 64
 SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     # rows, hidden, elements between rows, semantics
@@ -66,7 +66,17 @@ BASES = (
     (0, 0, 0, 1, 0),
     (2, 2, 0, 2, 5),
 )
-STEMS = ("naive", "welford", "cta_row", "span_row", "cluster_row", "few_rows")
+STEMS = ("naive", "welford", "cta_row", "span_row", "cluster_row", "few_rows", "ring_row")
+# of ring_row, which takes no others; a cluster has several rows of these
+LONG_SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
+    (1, 16384, 0, {}),
+    (7, 16384, 8, {"stats": True}),
+    (7, 16400, 0, {"beta": False}),
+    (9, 16387, 0, {"stats": True}),
+    (17, 17001, 3, {}),
+    (5, 24576, 0, {"gamma": False, "stats": True}),
+    (6, 28001, 0, {"gamma": False}),
+)
 KINDS = ("normal", "offset", "constant", "large")
 # cast order and offset of gamma, and shapes that take every way of a kernel to gamma
 PLAIN = (("torch", 0.0),)
@@ -109,12 +119,13 @@ class Job:
         return f"{what} {self.shifts} {self.variant}"
 
 
-def jobs_of(kernel: kernelfile.Kernel, shapes: Any = SHAPES, gammas: Any = PLAIN) -> list[Job]:
+def jobs_of(kernel: kernelfile.Kernel, shapes: Any = None, gammas: Any = PLAIN) -> list[Job]:
     """Every shape in every type, with up to three variants each, drawn the same way every time.
 
     The scale-only norms are tried by test_scale_on_host.py.
     """
     draw = random.Random(kernel.stem)
+    shapes = LONG_SHAPES if kernel.stem == "ring_row" else shapes or SHAPES
     bases = BASES[:1] if "aligned >= 16" in kernel.where else BASES
     found = []
     for op in (op for op in kernel.ops if not ops.OPS[op].scale):
@@ -132,7 +143,7 @@ def jobs_of(kernel: kernelfile.Kernel, shapes: Any = SHAPES, gammas: Any = PLAIN
                         regime = "latency" if "pdl" in kernel.axes else "stream"
                         point = Point(op, dtype, rows, hidden, regime, semantics)
                         shifts = draw.choice(bases)
-                        names = kernelfile.launch_names(point, 90, 132, alignment(point, shifts)) | {"blocks_per_sm": 1}
+                        names = kernelfile.launch_names(point, 90, 132, alignment(point, shifts)) | {"blocks_per_sm": 1, "clusters": 3}
                         variants = [] if kernel.refusal(names) else kernel.variants(BLOCKS, names)
                         if variants:  # of the large ones only what no small one can do: fibers are slow
                             variant = draw.choice([v for v in variants if threads(v) <= 1024] or variants)
@@ -202,8 +213,6 @@ def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list
     launch = kernel.launches[0]
     texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
     grid, block, smem, cluster = (int(kernelfile.evaluate(text, job.names)) for text in texts)
-    if "blocks_per_sm" in launch.grid[0]:  # where blocks stay for several rows any grid is right
-        grid = min(grid, 3 * max(cluster, 1))
     shape = shim.Shape(grid, block, smem, max(cluster, 1), tuple(job.variant.values()))
     scalars = {"rows": point.rows, "hidden": point.hidden, "eps": semantics.eps, "offset": semantics.offset}
     scalars |= {"x_stride": pitches["x"], "y_stride": pitches["y"]}

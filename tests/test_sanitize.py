@@ -227,7 +227,7 @@ def test_working_memory_is_written_where_a_kernel_counts_on_zeros(
     bench: Any = sanitizing.CudaBench({"arch": 90, "sm_count": 132})
     launch = oddities.launches(kernel, BLOCKS, 90, 132)[0]
     names = kernelfile.launch_names(launch.odd.point, 90, 132, launch.odd.aligned) | launch.variant
-    names["blocks_per_sm"] = 1
+    names |= {"blocks_per_sm": 1, "clusters": 1}
 
     found = Ours(kernel)._scratch(names, bench)
 

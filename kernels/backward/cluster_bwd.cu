@@ -34,12 +34,12 @@
 // slices = [0, 32]         # of the rows, one a cluster; 0: as many as there are clusters at a time
 //
 // [scratch]
-// partial = "even(rows, slices or sm_count // 16 * 16 * blocks_per_sm // cluster, 8 if odd else 1) * cdiv(hidden, 4) * 32"
+// partial = "even(rows, slices or clusters, 8 if odd else 1) * cdiv(hidden, 4) * 32"
 // count = "16"
 //
 // [[launches]]
 // name = "cluster_bwd<{T}, {W}, {NORM}, {vecs}, {odd}>"
-// grid = "cluster * even(rows, slices or sm_count // 16 * 16 * blocks_per_sm // cluster, 8 if odd else 1)"
+// grid = "cluster * even(rows, slices or clusters, 8 if odd else 1)"
 // block = "block"
 // cluster = "cluster"
 // smem = "depth * vecs * block * 32 + 16448"
@@ -56,7 +56,7 @@
 // multiprocessors. A thread keeps the sums of 2 or 4 vectors of columns in registers whatever the length of the row, and there is
 // one slice of partial sums a cluster, not one a block: 16 of them and more, where blocks of their own would write hundreds of
 // 131072 columns each. The warps of all blocks take turns in vectors, so that every block has its share of a row of any length.
-// As many clusters stay as fill 16 multiprocessors of every 16 (clusters of 16 fit no better). The row's two sums are sent
+// As many clusters stay as the device runs at once, which the driver counts. The row's two sums are sent
 // to every block's shared memory (st.async) and counted there; they are wanted a row later, so that nobody waits for the way
 // there, and there is no barrier of the cluster but the first.
 // Statistics: saved ones, asked for a row ahead; or made anew (common/statistics.cuh), for which the cluster meets once more.

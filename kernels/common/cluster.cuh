@@ -73,6 +73,11 @@ struct ClusterMeeting {
         return (static_cast<int>(threadIdx.x / 32) * blocks + rank) * vecs * 32 + static_cast<int>(threadIdx.x % 32);
     }
 
+    // For what is handed out a row before it is wanted: of this turn, and then of the next one.
+    __device__ __forceinline__ Cluster sums() const { return {mails + turn % 2, rank, blocks, turn / 2 % 2}; }
+    __device__ __forceinline__ void pass() { ++turn; }
+
+    // For one more meeting before the row's own, by turns in two places.
     __device__ __forceinline__ Cluster team() {
         const unsigned now = statistics++;
         return {mails + 2 + now % 2, rank, blocks, now / 2 % 2};
@@ -94,10 +99,7 @@ struct ClusterMeeting {
             values[1] += all[i].y;
         }
         Group<32>::sum(values);
-        ++turn;
+        pass();
         return make_float2(values[0], values[1]);
     }
-
-private:
-    __device__ __forceinline__ Cluster sums() const { return {mails + turn % 2, rank, blocks, turn / 2 % 2}; }
 };

@@ -1,6 +1,9 @@
 // Loads that say how long what they bring is wanted, and the shared memory of a launch.
 #pragma once
 
+// Of the compilation: 900 for sm_90.
+constexpr int ARCH = __CUDA_ARCH__;
+
 // The shared memory that the launch asked for, aligned to 16 bytes.
 __device__ __forceinline__ uint4* launch_memory() {
     extern __shared__ uint4 memory[];

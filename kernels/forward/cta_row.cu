@@ -6,10 +6,13 @@
 //     # which variants exist
 //     "vec == 1 or vec == 16 // x_bytes",
 //     "vec > 1 or (lanes == 0 and vecs == x_bytes)",
-//     "(lanes, vecs) in ((8, 1), (8, 2), (16, 2), (32, 2), (32, 3), (32, 4), (0, 2), (0, 3), (0, 4), (0, 8))",
+//     "(lanes, vecs) in ((8, 1), (8, 2), (16, 2), (32, 2), (32, 3), (32, 4), (32, 6), (0, 2), (0, 3), (0, 4), (0, 8))",
 //     "block <= 512 or ADD == 0",
 //     "vecs in (2, 4) or ADD == 0",
 //     "vecs != 3 or hidden * x_bytes > 1024",
+//     "vecs != 6 or (x_bytes == 2 and NORM < 2)",
+//     "vecs < 8 or x_bytes == 2 or NORM > 0 or arch not in (75, 86, 87, 88, 89)",
+//     "vecs != 6 or hidden * x_bytes > 2048",
 //     "(lanes, vecs) != (0, 2) or vec == 1 or w_bytes != x_bytes",
 //     "vecs != 3 or (NORM < 2 and (lanes > 0 or hidden * x_bytes == 48 * block))",
 //     "w_bytes == x_bytes or (lanes == 0 and vecs == 2 and (ADD == 0 or vec == 1))",
@@ -27,7 +30,7 @@
 // [axes]
 // block = "study"
 // lanes = [0, 8, 16, 32]  # threads a row; 0: the whole block
-// vecs = [1, 2, 3, 4, 8]  # 16-byte vectors of the row in a thread's registers
+// vecs = [1, 2, 3, 4, 6, 8]  # 16-byte vectors of the row in a thread's registers
 // vec = [1, 4, 8]         # elements a load
 //
 // [[launches]]
@@ -146,8 +149,8 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
         return found;
     };
     // Gamma (absent: 1) and beta (absent: 0) of two slots by turns. AHEAD: those of a slot are asked for before the one before it is
-    // written, the first ones before the warps meet; else where they are wanted, which takes fewer registers.
-    constexpr bool AHEAD = VEC > 1 && (VECS == 3 || VECS == 4) && (LANES == 0 || LANES == 32);
+    // written, the first ones before the warps meet; else where they are wanted, which takes fewer registers. Where it was timed.
+    constexpr bool AHEAD = VEC > 1 && (VECS == 3 || VECS == 4) && (LANES == 0 || LANES == 32) && ARCH == 900;
     Params gammas[2], betas[2];
     const auto fetch = [&](Params& params, const W* source, float absent, int p) {
         if constexpr (AHEAD) {
@@ -165,7 +168,7 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
     const Team<LANES> team{scratch};
     const Moments moments = [&] {
         if constexpr (TENSOR) {
-            TensorSums<T, VECS >= 4 ? 1 : 2> sums;
+            TensorSums<T, VECS >= 3 ? 1 : 2> sums;
 #pragma unroll
             for (int p = 0; p < VECS; ++p) sums.add(held[p].quad());
             if constexpr (!Threads::IN_WARP) {
@@ -182,7 +185,8 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
     if (lane == 0 && row < rows) moments.save(mean, rstd, row);
 
     const Weights<T, W, GAMMA> weights{gamma, beta, offset};
-    T* const to = y + row * y_stride + begin;
+    T* const to = y + row * y_stride + begin;  // not before, or 8 vectors spill
+
     const auto write = [&](auto normalise) {
         each_slot([&](const Values& slot, int p) {
             if constexpr (!AHEAD) ask(p);

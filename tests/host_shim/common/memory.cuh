@@ -1,6 +1,8 @@
 // The same functions without PTX; this folder is searched before the kernels' own.
 #pragma once
 
+constexpr int ARCH = 900;
+
 inline uint4* launch_memory() { return host::block->memory.data(); }
 
 template <typename Pointer>

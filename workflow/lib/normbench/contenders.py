@@ -182,9 +182,8 @@ class CudaKernel(Ours):
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return self._faked(tensors, variant, gpu)
-        first = self._costs(tensors.point, variant, self.kernel.launched(variant)[:1])
-        resident = first.get("blocks_per_sm", 1)  # not known of code the driver compiles
-        names = self._names(tensors.point, gpu, tensors.alignment()) | variant | {"blocks_per_sm": resident}
+        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
+        names |= self._resident(tensors.point, variant, names, gpu)
         if not tensors.point.rows:
             return empty(tensors)
         scratch = self._scratch(names, gpu)
@@ -192,6 +191,26 @@ class CudaKernel(Ours):
         steps = [self._step(launch, names, tensors, scratch, gpu) for launch in launches]
         reducing = sum(launch.part == kernelfile.REDUCTION for launch in launches)
         return CudaLaunch(steps, tensors.outputs(), scratch, reducing)
+
+    def _resident(self, point: Point, variant: Variant, names: dict[str, Any], gpu: Any) -> dict[str, int]:
+        """``blocks_per_sm`` and ``clusters`` of the variant's first launch, as many as are resident at once.
+
+        Clusters are the driver's to count: they lie within groups of multiprocessors, of which an H200 has some with 18
+        and some with fewer, so that of 132 no whole number of eights is used. Blocks without a cluster count as such of one.
+        """
+        first, *_ = self.kernel.launched(variant)
+        blocks = self._costs(point, variant, [first]).get("blocks_per_sm", 1)  # not known of code the driver compiles
+        names = names | {"blocks_per_sm": blocks}
+        block, smem, cluster = (
+            int(kernelfile.evaluate(text, names)) for text in (first.block[0], first.smem, first.cluster)
+        )
+        if not cluster or not self.kernel.asks("clusters"):
+            return {"blocks_per_sm": blocks, "clusters": gpu.sm_count * blocks}
+        handle = self._handle(first.symbol(names), smem, cluster)
+        found = resident_clusters(handle, block, smem, cluster)
+        if not found:
+            raise Unsupported(f"no cluster of {cluster} blocks with {smem} bytes of shared memory each fits this device")
+        return {"blocks_per_sm": blocks, "clusters": found}
 
     def _step(
         self, launch: kernelfile.Launch, names: dict[str, Any], tensors: Tensors, scratch: dict[str, Any], gpu: Any
@@ -298,6 +317,14 @@ def _argument(name: str, names: dict[str, Any], tensors: Tensors, scratch: dict[
         return numpy.int32(names[name])
     tensor = tensors.get(name)
     return int(tensor.data_ptr()) if tensor is not None else 0
+
+
+def resident_clusters(handle: Any, block: int, smem_bytes: int, cluster: int) -> int:
+    """How many clusters of a kernel the current device runs at once, whatever else it could run."""
+    from cuda.core import Device, LaunchConfig
+
+    config = LaunchConfig(grid=1, block=block, cluster=cluster, shmem_size=smem_bytes)
+    return int(handle.occupancy.max_active_clusters(config, stream=Device(0).default_stream))
 
 
 def allow_smem(handle: Any, smem_bytes: int) -> None:

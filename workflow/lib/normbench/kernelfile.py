@@ -235,6 +235,11 @@ class Kernel:
                 continue
         return True
 
+    def asks(self, name: str) -> bool:
+        """Whether a grid or a size of scratch names it."""
+        texts = [*self.scratch.values(), *(text for launch in self.launches for text in launch.grid)]
+        return any(re.search(rf"\b{name}\b", text) for text in texts)
+
     def wanted(self, names: Names) -> list[Launch]:
         """The launches of one variant at some work: of those that it makes, the ones whose grid has blocks."""
         return [one for one in self.launched(names) if _has_blocks(one, names)]

@@ -1,0 +1,316 @@
+// /// kernel
+// summary = "Clusters that stay, for long rows: gamma and beta in registers once, rows ahead in a ring, a meeting that nobody waits for."
+// ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"]
+// dtypes = ["fp32", "fp16", "bf16"]
+// where = [
+//     # which variants exist
+//     "arch >= 90",
+//     "w_bytes == x_bytes",
+//     "(block, vecs, depth) in ((512, 4, 3), (256, 4, 6), (512, 7, 3), (512, 8, 3))",
+//     "vecs == 4 or (ADD == 0 and (vecs == 7) == (odd == 1) and (NORM == 1 or x_bytes == 4))",
+//     "depth * vecs * block * (32 if ADD > 0 else 16) + 16448 <= (230400 if arch in (90, 100, 103) else 99328)",
+//     # 16-byte boundaries where rows have them
+//     "(odd == 0) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",
+//     # the threads must hold the row, not with half of them idle
+//     "vecs * cluster * block >= hidden * x_bytes // 16",
+//     "vecs * cluster * block < hidden * x_bytes // 8",
+// ]
+// skip = [
+//     {when = "arch < 90", reason = "needs thread block clusters (sm_90 on)"},
+//     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; cta_row takes others"},
+//     {when = "hidden * x_bytes < 32768", reason = "made for long rows; cta_row and span_row take others"},
+//     {when = "hidden * x_bytes > 524288", reason = "the registers of a cluster hold gamma and beta of no longer rows"},
+// ]
+//
+// [axes]
+// block = "study"
+// cluster = [2, 4, 8]      # blocks a row
+// vecs = [4, 7, 8]         # 16-byte vectors of a row that a thread has
+// odd = [0, 1]             # rows may begin and end between 16-byte boundaries
+// depth = [3, 6]           # rows in the ring, of which two are being used
+//
+// [[launches]]
+// name = "ring_row<{T}, {W}, {NORM}, {ADD}, {vecs}, {odd}, {GAMMA}>"
+// grid = "cluster * even(rows, clusters, 16 // x_bytes if odd else 1)"
+// block = "block"
+// cluster = "cluster"
+// smem = "depth * vecs * block * (32 if ADD > 0 else 16) + 16448"
+// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset", "depth"]
+// ///
+// Decomposition: a cluster stays and takes one row after the other, each thread the same columns of each. What is the
+// same for all rows, gamma and beta, it has in registers from the beginning, so that x alone comes from L2. Rows to come are
+// on their way to a ring in shared memory, each thread's own vectors in its own places: nobody waits for anybody to use them.
+// A row is walked over twice there: for its sums, and, when the threads have met, to write it. The first walk over the next row lies
+// between the two, so that a meeting takes nobody's time: what is waited for was handed out a row before.
+// Statistics: as all of ours (common/statistics.cuh, common/tensor.cuh).
+// Numerics: fp32; sums in chains of at most 64 a thread, then a tree; eps inside the root; one rounding at the end, with the
+// cast order llama also one before gamma.
+// Boundaries: any hidden size up to what a cluster holds, any base and stride. With `odd` vectors lie where the boundaries are and
+// single elements at the ends of a row; a cluster stays with rows that begin alike. Tensors that lie differently go
+// element by element.
+// Residual: added when it is used; the sum is written with y. y may be x, and sum may be residual.
+// Saved tensors: mean and rstd in fp32 where their pointers are given.
+// Known limits: needs sm_90. Few rows leave multiprocessors idle.
+
+#include "common/async_ptx.cuh"
+#include "common/cluster.cuh"
+#include "common/piece.cuh"
+
+template <typename T, typename W, int NORM, int ADD, int VECS, bool ODD, int GAMMA>
+struct Ring {
+    static constexpr int N = Span<T>::N;
+    static constexpr int EACH = ADD == ADD_NONE ? 1 : 2;  // tensors that are read
+    static constexpr bool TENSOR = BY_TENSOR<NORM, Held<T, ADD>>;
+    using Values = Slot<Held<T, ADD>, N, 1>;
+
+    // What a thread asks for a row ahead, since it comes to registers: its element of the ends.
+    struct Ends {
+        T x, residual;
+    };
+
+    ClusterMeeting& meeting;
+    const Weights<T, W, GAMMA>& weights;
+    const T* x;
+    const T* residual;
+    T* y;
+    T* sum;
+    long long rows, x_stride, y_stride;
+    int hidden;
+    float eps;
+    Span<T> span;
+    int at;       // this thread's first element
+    uint4* mine;  // its places in the ring
+    int pitch;    // from one row's places to the next row's
+    Slot<W, N, 1> gamma[VECS], beta[VECS];
+
+    __device__ __forceinline__ bool holds(int p) const { return p * 32 < span.left; }
+    __device__ __forceinline__ bool exists(long long row) const { return row < rows; }
+
+    __device__ __forceinline__ void begin(uint4* memory, long long first) {
+        const int lane = meeting.vector(VECS);
+        span = Span<T>::template of<ODD>(x + first * x_stride, hidden, lane);
+        at = span.head + lane * N;
+        mine = memory + threadIdx.x / 32 * (EACH * VECS * 32) + threadIdx.x % 32;
+        pitch = static_cast<int>(blockDim.x) * EACH * VECS;
+#pragma unroll
+        for (int p = 0; p < VECS; ++p) {
+            parameters(gamma[p], weights.gamma, 1.0f, p);
+            if constexpr (NORM == LAYERNORM) parameters(beta[p], weights.beta, 0.0f, p);
+        }
+    }
+
+    __device__ __forceinline__ void parameters(Slot<W, N, 1>& slot, const W* from, float absent, int p) const {
+        slot.fill(absent);
+        if (from == nullptr || !holds(p)) return;
+        if constexpr (ODD) {
+            float values[N];
+#pragma unroll
+            for (int j = 0; j < N; ++j) values[j] = Element<W>::widen(from[at + p * 32 * N + j]);
+            slot.pack(values);
+        } else {
+            slot.load(from + at + p * 32 * N, N);
+        }
+    }
+
+    __device__ __forceinline__ void request(long long row, int stage) const {
+        if (exists(row)) {
+            const long long from = row * x_stride + at;
+            uint4* const to = mine + stage * pitch;
+#pragma unroll
+            for (int p = 0; p < VECS; ++p) {
+                if (!holds(p)) continue;
+                copy_async<16>(to + p * 32, x + from + p * 32 * N);
+                if constexpr (ADD != ADD_NONE) copy_async<16>(to + (VECS + p) * 32, residual + from + p * 32 * N);
+            }
+        }
+        copy_commit();
+    }
+
+    __device__ __forceinline__ Ends look(long long row) const {
+        Ends ends{Element<T>::narrow(0.0f), Element<T>::narrow(0.0f)};
+        if (ODD && span.edge >= 0 && exists(row)) {
+            ends.x = x[row * x_stride + span.edge];
+            if constexpr (ADD != ADD_NONE) ends.residual = residual[row * x_stride + span.edge];
+        }
+        return ends;
+    }
+
+    static __device__ __forceinline__ float end(const Ends& ends) {
+        float value = Element<T>::widen(ends.x);
+        if constexpr (ADD != ADD_NONE) value += Element<T>::widen(ends.residual);
+        return ADD == ADD_ROUND ? Element<T>::widen(Element<T>::narrow(value)) : value;
+    }
+
+    // Vector p of a row that has come; 0 where the thread has none.
+    __device__ __forceinline__ Values held(int stage, int p) const {
+        Slot<T, N, 1> own;
+        own.fill(0.0f);
+        if (holds(p)) own.set(mine[stage * pitch + p * 32]);
+        if constexpr (ADD == ADD_NONE) {
+            return own;
+        } else {
+            Slot<T, N, 1> other;
+            other.fill(0.0f);
+            if (holds(p)) other.set(mine[stage * pitch + (VECS + p) * 32]);
+            return added<ADD>(own, other);
+        }
+    }
+
+    __device__ __forceinline__ Part part(int stage, const Ends& ends) const {
+        const auto each = [&](auto visit) {
+#pragma unroll(TENSOR ? 1 : VECS)
+            for (int p = 0; p < VECS; ++p) {
+                float values[N];
+                held(stage, p).unpack(values);
+                visit(values, [&](int) { return holds(p); });
+            }
+            if constexpr (ODD) {
+                const float value[1] = {end(ends)};
+                visit(value, [&](int) { return span.edge >= 0; });
+            }
+        };
+        const auto count = [&] {
+            int found = ODD && span.edge >= 0 ? 1 : 0;
+#pragma unroll
+            for (int p = 0; p < VECS; ++p) found += holds(p) ? N : 0;
+            return found;
+        };
+        return part_of<NORM, Cluster>(each, count, !ODD || span.left > 0 ? held(stage, 0).first() : end(ends), hidden);
+    }
+
+    // The first walk; what it found is for `post`.
+    __device__ __forceinline__ auto gather(int stage, const Ends& ends) const {
+        if constexpr (TENSOR) {
+            TensorSums<T, 2> sums;
+#pragma unroll
+            for (int p = 0; p < VECS; ++p) sums.add(held(stage, p).quad());
+            if constexpr (ODD) sums.add(Element<T>::narrow(end(ends)));
+            return sums;
+        } else {
+            return part(stage, ends);
+        }
+    }
+
+    template <typename Found>
+    __device__ __forceinline__ void hand_out(const Found& found) const {
+        if constexpr (TENSOR) post_sums<NORM>(meeting.sums(), found);
+        else post<NORM>(meeting.sums(), found);
+    }
+
+    __device__ __forceinline__ Moments handed_out(int stage, const Ends& ends) {
+        if constexpr (TENSOR) {
+            return by_tensor<NORM>(meeting.sums(), float2{}, hidden, eps, [&] {
+                const Cluster team = meeting.team();
+                const Part mine = part(stage, ends);
+                post<NORM>(team, mine);
+                return posted<NORM>(team, mine, hidden, eps);
+            });
+        } else {
+            return posted<NORM>(meeting.sums(), Part{}, hidden, eps);
+        }
+    }
+
+    __device__ __forceinline__ void write(long long row, int stage, const Ends& ends, const Moments& moments) const {
+        T* const to = y + row * y_stride;
+        T* const sums = ADD != ADD_NONE ? sum + row * y_stride : nullptr;
+#pragma unroll
+        for (int p = 0; p < VECS; ++p) {
+            if (!holds(p)) continue;
+            const Values slot = held(stage, p);
+            if constexpr (ADD != ADD_NONE) as<T>(slot).store(sums + at + p * 32 * N, 1);
+            float values[N], scale[N], shift[N];
+            slot.unpack(values);
+            gamma[p].unpack(scale);
+            if constexpr (NORM == LAYERNORM) beta[p].unpack(shift);
+#pragma unroll
+            for (int j = 0; j < N; ++j) values[j] = moments.template applied<NORM>(values[j]);
+            weights.enter(values);
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                const float factor = weights.factor(scale[j]);
+                values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shift[j]) : values[j] * factor;
+            }
+            Slot<T, N, 1> result;
+            result.pack(values);
+            result.store(to + at + p * 32 * N, 1);
+        }
+        if (ODD && span.edge >= 0) {
+            const float value = end(ends);
+            if constexpr (ADD != ADD_NONE) sums[span.edge] = Element<T>::narrow(value);
+            to[span.edge] = Element<T>::narrow(weights.applied(moments.template applied<NORM>(value), span.edge));
+        }
+    }
+
+    // The rows first, first + step, ... depth: rows that the ring holds, 3 to 8. Of them depth - 2 are on their way.
+    __device__ __forceinline__ void run(long long first, long long step, int depth, float* mean, float* rstd) {
+        if (!exists(first)) return;
+        for (int stage = 0; stage < depth - 1; ++stage) request(first + stage * step, stage);
+        Ends now{}, next = look(first);
+        int stage = depth - 1;
+        // one turn before the first row, in which the first one is only gathered
+#pragma unroll 1
+        for (long long row = first - step; exists(row); row += step) {
+            const int other = stage + 1 < depth ? stage + 1 : 0;
+            const bool more = exists(row + step), begun = row >= 0;
+            const Ends coming = look(row + 2 * step);
+            copy_wait(depth - 2);
+            const auto found = gather(other, next);  // of what was there before, where there is no such row, and not used
+            Moments moments{};
+            if (begun) {
+                moments = handed_out(stage, now);
+                meeting.pass();
+            }
+            if (more) hand_out(found);
+            if (begun) {
+                if (meeting.lane() == 0) moments.save(mean, rstd, row);
+                write(row, stage, now, moments);
+            }
+            request(row + depth * step, stage);
+            stage = other;
+            now = next;
+            next = coming;
+        }
+        copy_wait(0);
+    }
+};
+
+template <typename T, typename W, int NORM, int ADD, int VECS, int ODD, int GAMMA>
+__global__ void __launch_bounds__(512, 1)
+ring_row(const T* x, const T* residual, const W* __restrict__ gamma, const W* __restrict__ beta, T* y, T* sum,
+         float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden, long long x_stride,
+         long long y_stride, float eps, float offset, int depth) {
+    constexpr int MAILS = ClusterMeeting::MAILS;
+    static_assert(MAILS * sizeof(Cluster::Mail) == 16448, "the header asks for it");
+    Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
+    uint4* const memory = reinterpret_cast<uint4*>(mails + MAILS);
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int i = 0; i < MAILS; ++i) barrier_init(&mails[i].arrived);
+    }
+    __syncwarp();
+    cluster_arrive();
+
+    ClusterMeeting meeting(mails);
+    const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
+    const int first = static_cast<int>(blockIdx.x) / meeting.blocks, step = static_cast<int>(gridDim.x) / meeting.blocks;
+    const Line<T> line{x, residual, y, sum};
+    constexpr int N = Span<T>::N;
+    if (ODD && (!line.template alike<ADD>() || (x_stride - y_stride) % N != 0 || step * x_stride % N != 0)) {
+        cluster_wait();
+        for (long long row = first; row < rows; row += step) {
+            const bool adds = ADD != ADD_NONE;
+            const Line<T> at{x + row * x_stride, adds ? residual + row * x_stride : nullptr, y + row * y_stride,
+                             adds ? sum + row * y_stride : nullptr};
+            const Moments moments =
+                plain_row<NORM, ADD>(at, weights, hidden, meeting.lane(), meeting.size(), eps, meeting.team());
+            if (meeting.lane() == 0) moments.save(mean, rstd, row);
+        }
+        return;
+    }
+    Ring<T, W, NORM, ADD, VECS, ODD != 0, GAMMA> ring{meeting, weights, x,        residual, y,      sum,
+                                                      rows,  x_stride, y_stride, hidden,   eps};
+    ring.begin(memory, first);
+    if (ring.span.body > VECS * meeting.size()) __trap();  // a fault, rather than a row cut short
+    cluster_wait();                                      // all blocks can be sent to
+    ring.run(first, step, depth, mean, rstd);
+}
