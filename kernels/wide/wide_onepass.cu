@@ -25,14 +25,13 @@
 // [axes]
 // vecs = [8, 16]   # 16-byte vectors of the row in a thread's registers
 // squads = [1, 4]  # rows that a multiprocessor has in hand
-// early = [0, 1]   # most of a row's statistics are taken as it arrives
 //
 // [scratch]
 // mail = "sm_count * squads * 32"
 // turns = "sm_count * squads * 4"
 //
 // [[launches]]
-// name = "wide_onepass<{T}, {NORM}, {vecs}, {squads}, {early}>"
+// name = "wide_onepass<{T}, {NORM}, {vecs}, {squads}>"
 // grid = "sm_count if squads > 1 else min(rows, sm_count // cdiv(hidden * x_bytes, vecs * 8192)) * (sm_count // min(rows, sm_count // cdiv(hidden * x_bytes, vecs * 8192)))"
 // block = "512"
 // smem = "vecs * 8192 + (16 * 4096 if squads > 1 else 6 * 16384 if vecs == 16 else 0) + squads * 288"
@@ -45,10 +44,9 @@
 // where it lies, and posted; and while it moves to the registers, vector by vector, the row that was there is written and
 // the one after it requested. Between posting and use lies the writing of a whole row, and nobody waits for the meeting. A
 // thread copies, reads and writes the same columns of every row, so warps need no barrier but the one at the end of a row.
-// With `early` it takes the statistics of what has arrived while it writes, all but the last of them, so that nearly nothing
-// lies between the end of one row's writing and the word for the next.
 // Squads: where a quarter of the chip holds a row, a block is four squads, and a squad of all blocks is a team: four rows are in
-// hand, in different steps, and gamma and beta of their columns stay in shared memory for all four.
+// hand, in different steps, and gamma and beta of their columns stay in shared memory for all four. There a thread takes the
+// statistics of what has arrived while it writes, all but the last of them.
 // Gamma and beta would otherwise be read from L2 for each row, twice the bytes of x: of 16 vectors 6 keep theirs in the
 // shared memory that is left. L2 is asked to hold the rest against x and y, which pass, and a thread asks for two or four
 // vectors of them ahead.
@@ -88,7 +86,7 @@ __device__ __forceinline__ unsigned counted(unsigned* counter) {
     return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? atomicAdd(counter, 1u) : 0u, 0);
 }
 
-template <typename T, int NORM, int VECS, int SQUADS, int EARLY>
+template <typename T, int NORM, int VECS, int SQUADS>
 __global__ void __launch_bounds__(BLOCK, 1)
 wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
              float* __restrict__ mean, float* __restrict__ rstd, uint4* __restrict__ mail, unsigned* __restrict__ turns,
@@ -100,7 +98,8 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     constexpr int TAKE = 16 / N;  // vectors whose elements are added up together
     constexpr int GROUPS = VECS / TAKE;
     constexpr int TOGETHER = SQUADS > 1 ? 1 : TAKE;                 // vectors that are waited for together
-    constexpr int PACE = SQUADS > 1 ? 2 : EARLY ? 1 : GROUPS;       // of these, as many as may be on their way
+    constexpr bool EARLY = SQUADS > 1;                              // statistics of what has arrived while a row is written
+    constexpr int PACE = EARLY ? 2 : GROUPS;                        // of these, as many as may be on their way
     constexpr int MANY = VECS == 16 ? 5 : 8;                        // members of a team, in 32s
     constexpr int PINNED = SQUADS > 1 ? VECS : VECS == 16 ? 6 : 0;  // vectors whose gamma and beta are here
     constexpr int AHEAD = VECS == 16 ? 4 : 2;                       // vectors whose gamma and beta are on their way from L2
@@ -108,7 +107,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
     constexpr int DELAY = 4;
 #else
-    constexpr int DELAY = !EARLY ? 2 : SQUADS > 1 ? 1 : 4;
+    constexpr int DELAY = EARLY ? 1 : 2;
 #endif
     static_assert(VECS % TAKE == 0, "statistics take whole groups");
     static_assert(sizeof(Desk) == 288, "the header asks for it");
