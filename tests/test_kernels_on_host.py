@@ -349,8 +349,8 @@ PLANTED = [
     (
         "cta_row",
         "forward/cta_row.cu",
-        "if constexpr (!Threads::IN_WARP)",
-        "if (false)",
+        "        if constexpr (!Threads::IN_WARP) {\n#pragma unroll 1\n            for (int p = VECS; p * pitch < left",
+        "        if (false) {\n            for (int p = VECS; p * pitch < left",
         "columns past the registers cut",
     ),
     ("span_row", "common/piece.cuh", "ODD && span.edge >= 0 ? 1 : 0", "1", "absent ends counted"),

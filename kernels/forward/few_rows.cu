@@ -35,7 +35,7 @@
 // grid = "cluster * rows"
 // block = "block"
 // cluster = "cluster * spread"
-// smem = "4112 * spread"
+// smem = "8224 * spread"
 // pdl = "pdl"
 // args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
@@ -46,7 +46,7 @@
 // and waits for the end of the other before it reads x or writes anything. What that hides is the beginning of a launch. So a
 // latency with `pdl` is that of one launch in a chain whose members all let the next one begin early, not that of a launch
 // alone, and it may lie below an empty kernel's, launched the plain way. In a model the neighbours must play along.
-// Statistics: as all of ours (common/statistics.cuh).
+// Statistics: as all of ours (common/statistics.cuh; in 16 bits common/tensor.cuh).
 // Numerics: fp32; sums in chains of at most 32 a thread, then a tree; eps inside the root; one rounding at the end, with the
 // cast order llama also one before gamma.
 // Boundaries: rows that begin and end on 16 bytes. The launch before must not write gamma or beta.
@@ -56,23 +56,28 @@
 #include "common/cluster.cuh"
 #include "common/dependent_ptx.cuh"
 #include "common/statistics.cuh"
+#include "common/tensor.cuh"
 #include "common/weights.cuh"
 
 template <typename T, typename W, int NORM, int ADD, int SPREAD, int VECS, int GAMMA>
-__global__ void __launch_bounds__(VECS == 1 ? 1024 : 512)
+__global__ void __launch_bounds__(VECS == 1 ? 1024 : 512, 1)
 few_rows(const T* x, const T* residual, const W* __restrict__ gamma, const W* __restrict__ beta, T* y, T* sum, float* mean,
          float* rstd, long long rows, int hidden, long long x_stride, long long y_stride, float eps, float offset) {
     constexpr int N = 16 / sizeof(T);
     using Params = Slot<W, N, 1>;
     using Values = Slot<Held<T, ADD>, N, 1>;
     static_assert(sizeof(Cluster::Mail) == 4112, "the header asks for it");
-    __shared__ float4 scratch[SPREAD ? 1 : 32];
+    constexpr bool TENSOR = BY_TENSOR<NORM, Held<T, ADD>>;
+    __shared__ float4 scratch[SPREAD ? 1 : TENSOR ? 64 : 32];
 
     let_next_begin();
     const auto team = [&] {
         if constexpr (SPREAD) {
             Cluster::Mail* const mail = reinterpret_cast<Cluster::Mail*>(launch_memory());
-            if (threadIdx.x == 0) barrier_init(&mail->arrived);
+            if (threadIdx.x == 0) {
+                barrier_init(&mail[0].arrived);
+                if constexpr (TENSOR) barrier_init(&mail[1].arrived);
+            }
             __syncwarp();
             cluster_arrive();
             return Cluster::here(mail);
@@ -135,7 +140,18 @@ few_rows(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
         for (int p = 0; p < VECS; ++p) found += p * pitch < left ? N : 0;
         return found;
     };
-    const Moments moments = statistics<NORM>(team, each, count, held[0].first(), hidden, eps);
+    const Moments moments = [&] {
+        if constexpr (TENSOR) {
+            TensorSums<T, 2> sums;
+#pragma unroll
+            for (int p = 0; p < VECS; ++p) sums.add(held[p].quad());
+            return by_tensor<NORM>(team, post_sums<NORM>(team, sums), hidden, eps, [&] {
+                return statistics<NORM>(team.next(), each, count, held[0].first(), hidden, eps);
+            });
+        } else {
+            return statistics<NORM>(team, each, count, held[0].first(), hidden, eps);
+        }
+    }();
 
     const Weights<T, W, GAMMA> weights{gamma, beta, offset};
 #pragma unroll
@@ -145,9 +161,7 @@ few_rows(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
         scale[p].unpack(factors);
         shift[p].unpack(shifts);
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            values[j] = NORM == LAYERNORM ? moments.normalise(values[j]) : values[j] * moments.rstd;
-        }
+        for (int j = 0; j < N; ++j) values[j] = moments.template applied<NORM>(values[j]);
         weights.enter(values);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
