@@ -102,7 +102,8 @@ class Job:
     """One variant at one point, with one kind of input.
 
     shifts: elements by which x, y, gamma, residual and sum are misaligned. in_place: y is x, the sum is the residual.
-    Where a launch may begin before the one before it has ended (axis pdl), that one writes x and residual as it ends.
+    Where the first launch may begin before the one before it has ended (axis pdl), that one writes x and residual as it
+    ends; where a later one may, it is the working memory that the launch before writes.
     """
 
     point: Point
@@ -210,20 +211,13 @@ def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list
         name: torch.full((point.rows,), torch.nan) if ops.saves_stats(point) and name in exact else None
         for name in ("mean", "rstd")
     }
-    launch = kernel.launches[0]
-    texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
-    grid, block, smem, cluster = (int(kernelfile.evaluate(text, job.names)) for text in texts)
-    shape = shim.Shape(grid, block, smem, max(cluster, 1), tuple(job.variant.values()))
     scalars = {"rows": point.rows, "hidden": point.hidden, "eps": semantics.eps, "offset": semantics.offset}
     scalars |= {"x_stride": pitches["x"], "y_stride": pitches["y"]}
     try:
-        which = symbols.index(launch.symbol(job.names))
-        early = bool(job.variant.get("pdl"))
-        late = [buffers[name] for name in ("x", "residual") if name in large and early]
-        kept = [buffers[name] for name in ("y", "sum") if name in large and early]
-        whole = [tensor for name in ("gamma", "beta") if (tensor := tensors[name]) is not None]
+        late = [buffers[name] for name in ("x", "residual") if name in large]
+        kept = [buffers[name] for name in ("y", "sum") if name in large]
         given = {**tensors, **saved, **views}
-        shim.launch(library, which, shape, given, late=late, kept=kept, whole=whole, **scalars)
+        shim.launch_all(library, symbols, kernel, job.names, given, late, kept, **scalars)
     except RuntimeError as error:
         return str(error)
     used = (y.double() - exact["y"]).abs() / ops.tolerance(point, tensors, exact)
@@ -247,7 +241,7 @@ def run(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list
 
 
 def problems(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> list[str]:
-    symbols = sorted({kernel.launches[0].symbol(job.names) for job in jobs})
+    symbols = shim.symbols_of(kernel, [job.names for job in jobs])
     headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
     library = shim.build(kernel, symbols, headers, folder)
     found = ((job, run(job, kernel, library, symbols)) for job in jobs)
@@ -310,21 +304,17 @@ def test_every_adversarial_input_is_answered(stem: str, dtype: str, tmp_path: Pa
         variants = [] if kernel.refusal(names) else kernel.variants(BLOCKS, names)
         if variants:
             chosen.append((case, tensors, names | draw.choice(variants)))
-    assert len(chosen) > 30
-    launch = kernel.launches[0]
-    symbols = sorted({launch.symbol(names) for _, _, names in chosen})
+    assert len(chosen) > (20 if stem == "span_row" else 30)  # which leaves aligned rows to cta_row
+    symbols = shim.symbols_of(kernel, [names for _, _, names in chosen])
     headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
     library = shim.build(kernel, symbols, headers, tmp_path)
     wrong = []
     for case, tensors, names in chosen:
         point = case.point
-        texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
-        grid, block, smem, cluster = (int(kernelfile.evaluate(text, names)) for text in texts)
         scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
         scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden}
         pointers = {name: tensors.get(name) for name in shim.POINTERS}
-        which = symbols.index(launch.symbol(names))
-        shim.launch(library, which, shim.Shape(grid, block, smem, max(cluster, 1), ()), pointers, **scalars)
+        shim.launch_all(library, symbols, kernel, names, pointers, **scalars)
         verdict = check.check(check.expect(point, tensors.inputs), tensors.outputs())
         if verdict.status not in ("ok", "out_of_range"):
             wrong.append(f"{case.name}: {verdict.reason} {names}")
@@ -354,19 +344,34 @@ PLANTED = [
         "columns past the registers cut",
     ),
     ("span_row", "common/piece.cuh", "ODD && span.edge >= 0 ? 1 : 0", "1", "absent ends counted"),
-    ("span_row", "common/span.cuh", "bytes & 4 ? word[k + 1]", "bytes & 4 ? word[k]", "gamma one word off"),
-    ("span_row", "common/span.cuh", "bytes & 4 ? __ldg(end) : 0u", "__ldg(end)", "read behind the end of gamma"),
-    ("span_row", "common/piece.cuh", "place(weights.beta) : 0)) % 8 == 0", "0 : 0)) % 1 == 0", "read before gamma"),
+    ("span_row", "common/copies.cuh", "head + vector * N + j", "head + vector * N + j + 1", "copies one element off"),
+    ("span_row", "common/copies.cuh", "second ? 0.0f : 1.0f", "0.0f", "absent gamma taken for 0"),
+    ("span_row", "common/copies.cuh", "(hidden / N + 31) / 32", "hidden / N / 32", "copies overlap"),
+    (
+        "span_row",
+        "forward/span_row.cu",
+        "        if constexpr (!adds) await_copies<NORM>();\n",
+        "",
+        "the copies not waited for",
+    ),
+    (
+        "span_row",
+        "forward/span_row.cu",
+        "        await_copies<NORM>();\n        moments[0] = plain",
+        "        moments[0] = plain",
+        "element by element written before the launch before has ended",
+    ),
     ("span_row", "common/piece.cuh", "return differ % 16 == 0", "return true", "y taken to be aligned as x is"),
     ("cluster_row", "common/cluster.cuh", "barrier_wait(&mail->arrived, parity);", "", "no wait for the parts"),
     ("cluster_row", "common/cluster.cuh", "int warp = rank *", "int warp = 0 *", "parts overwrite each other"),
     ("cluster_row", "forward/cluster_row.cu", "    cluster_wait();  // all", "    //", "sent to a block not started"),
+    ("cluster_row", "forward/cluster_row.cu", "{mails + r * EACH,", "{mails,", "one mail"),
     (
         "cluster_row",
         "forward/cluster_row.cu",
-        "posted<NORM>(Cluster{mails + r",
-        "posted<NORM>(Cluster{mails",
-        "one mail",
+        "    if constexpr (ODD && ADD == ADD_NONE) await_copies<NORM>();\n",
+        "",
+        "the copies not waited for",
     ),
     ("few_rows", "forward/few_rows.cu", "    await_previous();\n", "", "the launch before not waited for"),
     (

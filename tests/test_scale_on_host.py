@@ -92,28 +92,25 @@ def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
 
 
 def symbol(kernel: kernelfile.Kernel, names: dict[str, Any]) -> str:
-    return kernel.launches[0].symbol(names) if kernel.launches else ""
+    return " ".join(launch.symbol(names) for launch in kernel.wanted(names))
 
 
 def built(kernel: kernelfile.Kernel, jobs: list[Job], folder: Path) -> tuple[ctypes.CDLL, list[str]]:
-    symbols = sorted({kernel.launches[0].symbol(job.names) for job in jobs})
+    symbols = shim.symbols_of(kernel, [job.names for job in jobs])
     headers = [str(path) for path in nvrtc.include_paths(nvrtc.version()[0])]
     return shim.build(kernel, symbols, headers, folder), symbols
 
 
 def problem(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols: list[str]) -> str | None:
     """What is wrong after a launch, or None."""
-    tensors, point, launch = job.tensors, job.case.point, kernel.launches[0]
+    tensors, point = job.tensors, job.case.point
     tensors.poison()
     before = tensors.fingerprint()
-    texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
-    grid, block, smem, cluster = (int(kernelfile.evaluate(text, job.names)) for text in texts)
-    shape = shim.Shape(grid, block, smem, max(cluster, 1), tuple(job.names[axis] for axis in kernel.axes))
     scalars = {"rows": point.rows, "hidden": point.hidden, "inner": ops.inner(point), "eps": point.semantics.eps}
     scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden}
     pointers = {name: tensors.get(name) for name in shim.POINTERS}
     try:
-        shim.launch(library, symbols.index(launch.symbol(job.names)), shape, pointers, **scalars)
+        shim.launch_all(library, symbols, kernel, job.names, pointers, **scalars)
     except RuntimeError as error:
         return str(error)
     return judged(tensors, before)

@@ -1,6 +1,7 @@
 // One thread's share of a row that may begin and end anywhere, and what the kernels that keep a row on chip do with it.
 #pragma once
 
+#include "common/copies.cuh"
 #include "common/element.cuh"
 #include "common/memory.cuh"
 #include "common/moments.cuh"
@@ -30,76 +31,51 @@ struct Line {
     }
 };
 
-// Gamma and beta for the vectors of a row from element `head` on, seen by one thread; absent ones are 1 and 0.
-// NORM: LayerNorm alone has beta. ODD: they may begin between boundaries where the row does not; their bases do not (`whole`).
-template <typename T, typename W, int NORM, int GAMMA, bool ODD, int N>
+// Gamma and beta for the vectors of a row's body, seen by one thread.
+// COPIED: from copies that lie as the row does, none of them absent. Otherwise they are read where they are, from 16-byte
+// boundaries, and absent ones are 1 and 0. NORM: LayerNorm alone has beta.
+template <typename T, typename W, int NORM, int GAMMA, bool COPIED>
 struct Affine {
-    using Whole = Weights<T, W, GAMMA>;
-    const Whole& weights;
-    const uint2* gamma;  // the boundary before this thread's first element
-    const uint2* beta;
-    unsigned bytes;  // from there to the element
+    static constexpr int N = 16 / sizeof(W);
+    using Values = Slot<W, N, 1>;
 
-    // Whether no pair of words that holds an element of them begins outside them.
-    static __device__ __forceinline__ bool whole(const Whole& weights) {
-        return (place(weights.gamma) | (NORM == LAYERNORM ? place(weights.beta) : 0)) % 8 == 0;
+    const Weights<T, W, GAMMA>& weights;
+    const W* gamma;  // of the thread's first vector
+    const W* beta;
+
+    // copies: with COPIED, at the copy for the row's head.
+    __device__ __forceinline__ Affine(const Weights<T, W, GAMMA>& weights, const uint4* copies, int lane) : weights(weights) {
+        if constexpr (COPIED) {
+            gamma = kept(reinterpret_cast<const W*>(copies + Copies<W>::place(lane)));
+            beta = gamma + Copies<W>::BETA;
+        } else {
+            gamma = weights.gamma == nullptr ? nullptr : weights.gamma + lane * N;
+            beta = weights.beta == nullptr ? nullptr : weights.beta + lane * N;
+        }
     }
 
-    __device__ __forceinline__ Affine(const Whole& weights, int head, int lane) : weights(weights) {
-        const W* const first = (weights.gamma != nullptr ? weights.gamma : weights.beta) + head;
-        bytes = ODD ? static_cast<unsigned>(place(first)) % 8 : 0;
-        const auto seek = [&](const W* from) {
-            return from == nullptr ? nullptr : reinterpret_cast<const uint2*>(place(from + head + lane * N) - bytes);
-        };
-        gamma = seek(weights.gamma);
-        beta = seek(weights.beta);
-    }
-
-    // What a vector takes of one of them, on its way. THERE: it is not absent.
-    template <bool THERE>
+    // What a vector takes of them, on its way.
     struct Asked {
-        Shifted<W, N> shifted;
-        Slot<W, N, 1> slot;
-
-        __device__ __forceinline__ void ask(const Affine& affine, const uint2* from, bool inside, float absent) {
-            if constexpr (!ODD) {
-                slot.load_parameter(reinterpret_cast<const W*>(from), inside && (THERE || from != nullptr) ? N : 0, absent);
-            } else if constexpr (THERE) {
-                if (inside) shifted.ask(from, affine.bytes);
-            } else if (from == nullptr) {
-                slot.fill(absent);
-            } else if (inside) {
-                load_shifted(slot, from, affine.bytes);
-            }
-        }
-
-        __device__ __forceinline__ void take(const Affine& affine, float (&values)[N]) {
-            if constexpr (ODD && THERE) shifted.take(slot, affine.bytes);
-            slot.unpack(values);
-        }
+        Values scale, shift;
     };
 
-    // Those of the vector that lies `vectors` after the first, if it is in the row.
-    template <bool THERE>
-    __device__ __forceinline__ void ask(Asked<THERE>& scale, Asked<THERE>& shift, int vectors, bool inside) const {
-        constexpr int PAIRS = N * sizeof(W) / 8;
-        const auto at = [&](const uint2* from) { return THERE || from != nullptr ? from + vectors * PAIRS : nullptr; };
-        if constexpr (TAKES_GAMMA<NORM>) scale.ask(*this, at(gamma), inside, 1.0f);
-        if constexpr (NORM == LAYERNORM) shift.ask(*this, at(beta), inside, 0.0f);
+    // For the vector that lies `vectors`, a multiple of 32, after the first, if it is in the row.
+    __device__ __forceinline__ void ask(Asked& asked, int vectors, bool inside) const {
+        const auto load = [&](Values& to, const W* from, float absent) {
+            if constexpr (!COPIED) to.load_parameter(from + vectors * N, inside && from != nullptr ? N : 0, absent);
+            else if (inside) to.load(from + 2 * vectors * N, N);
+        };
+        if constexpr (TAKES_GAMMA<NORM>) load(asked.scale, gamma, 1.0f);
+        if constexpr (NORM == LAYERNORM) load(asked.shift, beta, 0.0f);
     }
 
-    // Whether all of them are there.
-    __device__ __forceinline__ bool there() const {
-        return TAKES_GAMMA<NORM> && gamma != nullptr && (NORM != LAYERNORM || beta != nullptr);
-    }
-
-    // values[r][j] = values[r][j] * gamma + beta for the N elements of the vector that was asked for.
-    template <bool THERE, int ROWS>
-    __device__ __forceinline__ void apply(Asked<THERE>& scaled, Asked<THERE>& shifted, float (&values)[ROWS][N]) const {
+    // values[r][j] = values[r][j] * gamma + beta for the elements of the vector that was asked for.
+    template <int ROWS>
+    __device__ __forceinline__ void apply(const Asked& asked, float (&values)[ROWS][N]) const {
         if constexpr (!TAKES_GAMMA<NORM>) return;
         float scale[N], shift[N];
-        scaled.take(*this, scale);
-        if constexpr (NORM == LAYERNORM) shifted.take(*this, shift);
+        asked.scale.unpack(scale);
+        if constexpr (NORM == LAYERNORM) asked.shift.unpack(shift);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             weights.enter(values[r]);
@@ -131,8 +107,9 @@ struct Piece {
         };
         edge = edge_residual = Element<T>::narrow(0.0f);
         if constexpr (ADD == ADD_NONE) {
+            const T* const x = ODD ? kept(line.x + first) : line.x + first;
 #pragma unroll
-            for (int p = 0; p < VECS; ++p) whole(slot[p], line.x + first, p);
+            for (int p = 0; p < VECS; ++p) whole(slot[p], x, p);
             if (ODD && span.edge >= 0) edge = line.x[span.edge];
         } else {
             Values x[VECS], residual[VECS];
@@ -238,19 +215,25 @@ __device__ __forceinline__ void take(Piece<T, ADD, VECS, ODD> (&piece)[ROWS], co
 }
 
 // Writes ROWS rows that lie alike, so that gamma and beta are read once for all of them. row: null for one that is not there.
-// THERE: gamma and beta are, as far as the norm takes them.
-template <int NORM, bool THERE, int ROWS, typename T, int ADD, int VECS, bool ODD, typename A>
-__device__ __forceinline__ void store_bodies(const Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Moments (&moments)[ROWS],
-                                             T* const (&row)[ROWS], const Span<T>& span, int lane, int threads,
-                                             const A& affine) {
+// copies: of gamma and beta, with ODD; whoever calls has waited for them.
+template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename W, int GAMMA>
+__device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Moments (&moments)[ROWS],
+                                      T* const (&row)[ROWS], const Span<T>& span, int hidden, int lane, int threads,
+                                      const Weights<T, W, GAMMA>& weights, const uint4* copies) {
     constexpr int N = Span<T>::N;
-    // by turns, those of a vector are asked for before the one before it is written
-    typename A::template Asked<THERE> scale[2], shift[2];
-    const auto ask = [&](int p) { affine.ask(scale[p % 2], shift[p % 2], p * threads, p < VECS && p * threads < span.left); };
-    ask(0);
+    using Parameters = Affine<T, W, NORM, GAMMA, ODD>;
+    static_assert(Parameters::N == N, "gamma and beta are in the type of x");
+    const Parameters affine(weights, ODD ? copies + span.head * Copies<W>::pitch(hidden) : nullptr, lane);
+    const auto begin = [&](int r) { return row[r] + span.head + lane * N; };
+    T* const first = ROWS == 1 ? kept(begin(0)) : nullptr;
+    // by turns, those of a vector are asked for before the one before it is written; not where the row takes the registers for it
+    constexpr int AHEAD = VECS > 5 && (ODD || (NORM == LAYERNORM && sizeof(T) == 4)) ? 0 : 1;
+    typename Parameters::Asked asked[1 + AHEAD];
+    const auto ask = [&](int p) { affine.ask(asked[p % (1 + AHEAD)], p * threads, p < VECS && p * threads < span.left); };
+    if constexpr (AHEAD > 0) ask(0);
 #pragma unroll
     for (int p = 0; p < VECS; ++p) {
-        ask(p + 1);
+        ask(p + AHEAD);
         if (p * threads >= span.left) continue;
         float values[ROWS][N];
 #pragma unroll
@@ -259,24 +242,15 @@ __device__ __forceinline__ void store_bodies(const Piece<T, ADD, VECS, ODD> (&pi
 #pragma unroll
             for (int j = 0; j < N; ++j) values[r][j] = moments[r].template applied<NORM>(values[r][j]);
         }
-        affine.apply(scale[p % 2], shift[p % 2], values);
+        affine.apply(asked[p % (1 + AHEAD)], values);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             if (ROWS > 1 && row[r] == nullptr) continue;
             Slot<T, N, 1> result;
             result.pack(values[r]);
-            result.store(row[r] + span.head + lane * N + p * threads * N, 1);
+            result.store((ROWS == 1 ? first : begin(r)) + p * threads * N, 1);
         }
     }
-}
-
-template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename W, int GAMMA>
-__device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Moments (&moments)[ROWS],
-                                      T* const (&row)[ROWS], const Span<T>& span, int lane, int threads,
-                                      const Weights<T, W, GAMMA>& weights) {
-    const Affine<T, W, NORM, GAMMA, ODD, Span<T>::N> affine(weights, span.head, lane);
-    if (ODD && affine.there()) store_bodies<NORM, true>(piece, moments, row, span, lane, threads, affine);
-    else store_bodies<NORM, false>(piece, moments, row, span, lane, threads, affine);
     if constexpr (ODD) {
         static_assert(ROWS == 1, "rows that lie alike have no ends in common");
         if (span.edge >= 0) {

@@ -33,13 +33,24 @@
 // pair = [0, 1]            # two rows at a time, for which gamma and beta are read once
 // odd = [0, 1]             # rows may begin and end between 16-byte boundaries
 //
+// [scratch]
+// copies = "max(16, 16 // x_bytes * cdiv(hidden * x_bytes // 16, 32) * 1024 * odd * (NORM < 2))"
+//
+// [[launches]]
+// name = "shifted_copies<{T}, {NORM}>"
+// when = "odd"
+// grid = "cdiv((2 - NORM) * hidden, block) if NORM < 2 and hidden * x_bytes >= 16 else 0"
+// block = "block"
+// args = ["gamma", "beta", "copies", "hidden"]
+//
 // [[launches]]
 // name = "cluster_row<{T}, {W}, {NORM}, {ADD}, {vecs}, {pair}, {odd}, {GAMMA}>"
 // grid = "cluster * cdiv(rows, 1 + pair)"
 // block = "block"
 // cluster = "cluster"
 // smem = "4112 * 2 * (1 + pair)"
-// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
+// pdl = "odd and NORM < 2 and hidden * x_bytes >= 16"
+// args = ["x", "residual", "gamma", "beta", "copies", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: two to sixteen blocks on neighbouring multiprocessors share a row; together their registers hold what
 // those of one block cannot, so a row of a megabyte is read once. The threads of all blocks take turns in 16-byte vectors, so
@@ -52,7 +63,8 @@
 // on when its barrier has counted the bytes: one meeting a row. The cluster's own barrier is waited for once, while the
 // row is on its way, so that nobody sends to a block that has not started.
 // Numerics: fp32; sums in chains of at most 64 a thread, then a tree; eps inside the root; one rounding at the end.
-// Boundaries: any hidden size, base and stride, as span_row (`odd`); without `odd` gamma and beta are not shifted either.
+// Boundaries: any hidden size, base and stride, as span_row (`odd`), with its copies of gamma and beta, which a launch before
+// writes; without `odd` they are read where they are.
 // Residual: as cta_row. Saved tensors: mean and rstd in fp32 where their pointers are given.
 // Known limits: needs sm_90. Clusters of 16 ask for what the architecture does not promise. Few rows leave multiprocessors idle.
 
@@ -60,10 +72,10 @@
 #include "common/piece.cuh"
 
 template <typename T, typename W, int NORM, int ADD, int VECS, int PAIR, int ODD, int GAMMA>
-__global__ void __launch_bounds__(VECS == 8 || PAIR ? 256 : 512, VECS == 8 ? 3 : ADD == ADD_NONE && !(ODD && NORM == LAYERNORM) ? 2 : 1)
+__global__ void __launch_bounds__(VECS == 8 || PAIR ? 256 : 512, VECS == 8 ? 3 : ADD == ADD_NONE ? 2 : 1)
 cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
-            T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
-            int hidden, long long x_stride, long long y_stride, float eps, float offset) {
+            const uint4* copies, T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd,
+            long long rows, int hidden, long long x_stride, long long y_stride, float eps, float offset) {
     constexpr int ROWS = 1 + PAIR;
     static_assert(!ODD || !PAIR, "rows of a pair lie alike");
     static_assert(sizeof(Cluster::Mail) == 4112, "the header asks for it");
@@ -90,14 +102,16 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     if constexpr (ODD) {
         const Line<T> line = line_of(row);
-        if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::whole(weights)) {
+        if (!line.template alike<ADD>()) {
             cluster_wait();
+            await_copies<NORM>();
             const Moments moments = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, cluster);
             if (lane == 0) moments.save(mean, rstd, row);
             return;
         }
     }
 
+    if constexpr (ODD && ADD != ADD_NONE) await_copies<NORM>();  // the sum is written as the row arrives
     const Span<T> span = Span<T>::template of<ODD>(x + row * x_stride, hidden, lane);
     Piece<T, ADD, VECS, ODD> piece[ROWS];
     Cluster teams[ROWS];
@@ -114,9 +128,10 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
 
     Moments moments[ROWS];
     take<NORM>(piece, teams, span, threads, hidden, eps, moments);
+    if constexpr (ODD && ADD == ADD_NONE) await_copies<NORM>();
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (lane == 0 && to[r] != nullptr) moments[r].save(mean, rstd, row + r);
     }
-    store<NORM>(piece, moments, to, span, lane, threads, weights);
+    store<NORM>(piece, moments, to, span, hidden, lane, threads, weights, copies);
 }

@@ -1,23 +1,23 @@
 // /// kernel
 // summary = "Rows that begin anywhere: 16-byte loads and stores inside the row, single elements at its two ends."
 // ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm", "l1norm", "l2norm"]
-// dtypes = ["fp16", "bf16"]
+// dtypes = ["fp32", "fp16", "bf16"]
 // where = [
 //     # which variants exist
 //     "w_bytes == x_bytes",
 //     "(lanes, vecs) in ((0, 4), (0, 5), (0, 8), (32, 4), (32, 8))",
 //     "vecs == 4 or ADD == 0",
-//     "block <= (128 if lanes else 256 if vecs > 4 else 512)",
+//     "block <= (128 if lanes else 256 if vecs > 4 and x_bytes == 2 else 512)",
 //     # the registers must hold the body of a row; not more of them, nor threads without work, where fewer would do
-//     "vecs * (lanes or block) >= hidden // 8",
-//     "lanes == 0 or vecs == 4 or hidden // 8 > 128",
-//     "lanes > 0 or block == 64 or vecs * block < hidden // 4",
-//     "lanes > 0 or vecs == 4 or (4 if vecs == 5 else 5) * block < hidden // 8",
+//     "vecs * (lanes or block) >= hidden * x_bytes // 16",
+//     "lanes == 0 or vecs == 4 or hidden * x_bytes // 16 > 128",
+//     "lanes > 0 or block == 64 or vecs * block < hidden * x_bytes // 8",
+//     "lanes > 0 or vecs == 4 or (4 if vecs == 5 else 5) * block < hidden * x_bytes // 16",
 // ]
 // skip = [
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; cta_row takes others"},
-//     {when = "hidden > 16384", reason = "a block's registers hold rows of at most 16384 elements here; cluster_row takes longer ones"},
-//     {when = "aligned >= 16 and hidden % 8 == 0 and hidden > 2048", reason = "rows that begin and end on 16 bytes are cta_row's"},
+//     {when = "hidden * x_bytes > (65536 if x_bytes == 4 and ADD == 0 else 32768)", reason = "a block's registers hold no longer rows here; cluster_row takes them, and cta_row any"},
+//     {when = "aligned >= 16 and hidden * x_bytes % 16 == 0", reason = "rows that begin and end on 16 bytes are cta_row's"},
 //     {when = "rows > 2147483647", reason = "a grid holds at most 2147483647 blocks"},
 // ]
 //
@@ -26,34 +26,60 @@
 // lanes = [0, 32]      # threads a row; 0: the whole block
 // vecs = [4, 5, 8]     # 16-byte vectors of the row in a thread's registers
 //
+// [scratch]
+// copies = "max(16, 16 // x_bytes * cdiv(hidden * x_bytes // 16, 32) * 1024 * (NORM < 2))"
+//
+// [[launches]]
+// name = "shifted_copies<{T}, {NORM}>"
+// grid = "cdiv((2 - NORM) * hidden, block) if NORM < 2 and hidden * x_bytes >= 16 else 0"
+// block = "block"
+// args = ["gamma", "beta", "copies", "hidden"]
+//
 // [[launches]]
 // name = "span_row<{T}, {W}, {NORM}, {ADD}, {lanes}, {vecs}, {GAMMA}>"
 // grid = "cdiv(rows * lanes, block) if lanes else rows"
 // block = "block"
-// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
+// pdl = "arch >= 90 and NORM < 2 and hidden * x_bytes >= 16"
+// args = ["x", "residual", "gamma", "beta", "copies", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: seen from 16-byte boundaries a row is a body of whole vectors between two ends of less than one vector.
 // The body is loaded and stored 16 bytes at a time where it lies, the ends one element each by the first threads: nothing of
 // x or y is shifted, no neighbour's element is touched, no vector needs a mask. That all tensors lie to the boundaries as x
 // does is what makes it work; they do where pitch and base agree, whatever they are. A warp or a block takes a row and ends.
-// Gamma and beta are what is shifted against the boundaries, by an offset that is the same for the whole row. Each thread
-// reads 8-byte pairs up to its last elements, those singly, and moves them by selections and funnel shifts. They come from
-// L1, which x passes by.
+// Gamma and beta are what lies differently, by an offset that is the same for the whole row and one of 4 or 8. A first, small launch
+// writes a copy of them for every offset (common/copies.cuh), from which a vector's share is one load each. They come from L1, which
+// x passes by. On sm_90 the rows' launch begins while the first one runs, and waits for it once the statistics are taken.
 // Statistics: as all of ours (common/statistics.cuh). One meeting of the warps a row, none for a warp a row.
 // Numerics: fp32; sums in chains of at most 64 a thread, then a tree; eps inside the root; one rounding at the end.
 // Boundaries: any base, any stride. Where the tensors of a row lie differently (an odd row stride of x alone, one misaligned
-// base), or gamma or beta begins between 8-byte boundaries, the row is read again for each walk and goes element by element.
+// base), the row is read again for each walk and goes element by element.
 // Residual: as cta_row. Saved tensors: mean and rstd in fp32 where their pointers are given.
-// Known limits: 16-bit types only, for in fp32 single elements are as fast (cta_row).
+// Known limits: gamma and beta in the type of x. A launch more, some 2 us, where the norm has gamma: for few rows cta_row is
+// faster. Rows that begin and end on 16 bytes gain nothing here and are refused.
 
 #include "common/piece.cuh"
 #include "common/reduce.cuh"
 
+// Threads a block, at most.
+template <typename T>
+constexpr int most_threads(int lanes, int vecs) {
+    return lanes > 0 ? 128 : vecs > 4 && sizeof(T) == 2 ? 256 : 512;
+}
+
+// Blocks of that size that are to share a multiprocessor: as many as leave 64 registers a thread, and 80 for 8 vectors of 8 elements.
+// Unasked, ptxas took up to 22 more in fp32.
+template <typename T>
+constexpr int together(int lanes, int vecs, int add) {
+    if (add != ADD_NONE) return 1;  // a sum takes what it takes
+    const int registers = vecs == 8 && sizeof(T) == 2 ? 80 : 64;
+    return 65536 / registers / most_threads<T>(lanes, vecs);
+}
+
 template <typename T, typename W, int NORM, int ADD, int LANES, int VECS, int GAMMA>
-__global__ void __launch_bounds__(LANES ? 128 : VECS > 4 ? 256 : 512, LANES || ADD != ADD_NONE || NORM == LAYERNORM ? 1 : VECS > 4 ? 3 : 2)
+__global__ void __launch_bounds__(most_threads<T>(LANES, VECS), together<T>(LANES, VECS, ADD))
 span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
-         T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
-         int hidden, long long x_stride, long long y_stride, float eps, float offset) {
+         const uint4* copies, T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd,
+         long long rows, int hidden, long long x_stride, long long y_stride, float eps, float offset) {
     using Threads = Group<LANES>;
     __shared__ float4 scratch[Threads::IN_WARP ? 1 : 32 * MEETINGS<NORM, T, ADD>];
     const Team<LANES> team[1] = {{scratch}};
@@ -64,20 +90,24 @@ span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __res
     if (row >= rows) return;
     if (hidden / Span<T>::N > VECS * threads) __trap();  // a fault, rather than a row cut short
 
-    const bool adds = ADD != ADD_NONE;
+    constexpr bool adds = ADD != ADD_NONE;
     const Line<T> line{x + row * x_stride, adds ? residual + row * x_stride : nullptr, y + row * y_stride,
                        adds ? sum + row * y_stride : nullptr};
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     Moments moments[1];
-    if (!line.template alike<ADD>() || !Affine<T, W, NORM, GAMMA, true, Span<T>::N>::whole(weights)) {
+    if (!line.template alike<ADD>()) {
+        await_copies<NORM>();
         moments[0] = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, team[0]);
+        if (lane == 0) moments[0].save(mean, rstd, row);
     } else {
         const Span<T> span = Span<T>::of(line.x, hidden, lane);
         Piece<T, ADD, VECS, true> piece[1];
+        if constexpr (adds) await_copies<NORM>();  // the sum is written as the row arrives
         piece[0].load(line, span, lane, threads);
         take<NORM>(piece, team, span, threads, hidden, eps, moments);
+        if constexpr (!adds) await_copies<NORM>();
+        if (lane == 0) moments[0].save(mean, rstd, row);
         T* const to[1] = {line.y};
-        store<NORM>(piece, moments, to, span, lane, threads, weights);
+        store<NORM>(piece, moments, to, span, hidden, lane, threads, weights, copies);
     }
-    if (lane == 0) moments[0].save(mean, rstd, row);
 }

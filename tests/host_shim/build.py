@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from normbench import kernelfile
+from normbench.tensors import guarded
 
 HERE = Path(__file__).parent
 POINTERS = kernelfile.TENSORS
@@ -50,13 +51,10 @@ void call(void (*kernel)(P...), A... arguments) {{ kernel((P)arguments...); }}
 extern "C" void hold(char* place, const char* values, unsigned long long bytes) {{
     host::in_hand.push_back({{place, std::vector<char>(values, values + (values ? bytes : 0)), {{}}, bytes}});
 }}
-extern "C" void confine(const char* place, unsigned long long bytes) {{
-    host::whole.push_back({{place, bytes}});
-}}
 extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, unsigned cluster,
     const int* axes, {_SIGNATURE}) {{
     static std::string error;
-    struct Release {{ ~Release() {{ host::in_hand.clear(), host::whole.clear(); }} }} release;
+    struct Release {{ ~Release() {{ host::in_hand.clear(); }} }} release;
     try {{
         host::launch({{grid, block, memory, cluster}}, [&] {{
             switch (which) {{
@@ -104,14 +102,12 @@ def launch(
     scratch: Sequence[Any] = (),
     late: Sequence[Any] = (),
     kept: Sequence[Any] = (),
-    whole: Sequence[Any] = (),
     **scalars: Any,
 ) -> None:
     """Run one variant. scratch: working memory, in the order of the header.
 
     late, kept: contiguous tensors that the launch before writes, or reads, as it ends; until the kernel waits for
     that, the late ones hold NaN and the kept ones must stay as they are.
-    whole: contiguous tensors beside which the read-only loads that the kernel asks for (``__ldg``) read nothing.
 
     Raises:
         RuntimeError: a deadlock, a trap or a misuse of a warp intrinsic.
@@ -120,9 +116,6 @@ def launch(
         _hold(library, tensor, tensor.data_ptr())
     for tensor in kept:
         _hold(library, tensor, None)
-    library.confine.restype = None
-    for tensor in whole:
-        library.confine(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_ulonglong(tensor.numel() * tensor.element_size()))
     run = library.run
     run.restype = ctypes.c_char_p
     given = [tensors.get(name) for name in POINTERS]
@@ -144,6 +137,51 @@ def launch(
     )
     if error is not None:
         raise RuntimeError(error.decode())
+
+
+def launch_all(
+    library: ctypes.CDLL,
+    symbols: Sequence[str],
+    kernel: kernelfile.Kernel,
+    names: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    late: Sequence[Any] = (),
+    kept: Sequence[Any] = (),
+    **scalars: Any,
+) -> None:
+    """Every launch of the variant in ``names``, with working memory of NaN.
+
+    Of launches that may begin before the one before them has ended, the first one finds ``late`` and ``kept`` in that
+    one's hand, as ``launch`` says, and later ones the working memory and ``kept``.
+
+    Raises:
+        RuntimeError: as ``launch``, or something was written beside the working memory.
+    """
+    import torch
+
+    cpu = torch.device("cpu")
+    memory = [
+        guarded((int(kernelfile.evaluate(size, names)) // 4,), torch.float32, cpu) for size in kernel.scratch.values()
+    ]
+    scratch = [one.view for one in memory]
+    for one in memory:
+        one.poison()
+    for index, step in enumerate(kernel.wanted(names)):
+        early = bool(kernelfile.evaluate(step.pdl, names))
+        texts = (step.grid[0], step.block[0], step.smem, step.cluster)
+        grid, block, smem, cluster = (int(kernelfile.evaluate(text, names)) for text in texts)
+        if "blocks_per_sm" in step.grid[0]:  # where blocks stay for several rows any grid is right
+            grid = min(grid, 3 * max(cluster, 1))
+        shape = Shape(grid, block, smem, max(cluster, 1), tuple(names[axis] for axis in kernel.axes))
+        held = {"late": scratch if index else late, "kept": kept} if early else {}
+        launch(library, symbols.index(step.symbol(names)), shape, tensors, scratch, **held, **scalars)
+    if not all(one.guards_intact() for one in memory):
+        raise RuntimeError("writes beside its working memory")
+
+
+def symbols_of(kernel: kernelfile.Kernel, variants: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The name expressions that the launches of some variants, with their work, are of."""
+    return sorted({step.symbol(names) for names in variants for step in kernel.wanted(names)})
 
 
 def _hold(library: ctypes.CDLL, tensor: Any, values: int | None) -> None:

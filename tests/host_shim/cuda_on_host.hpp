@@ -120,23 +120,6 @@ struct InHand {
 
 inline std::vector<InHand> in_hand;
 
-// Tensors of which nothing may be read beside; where there are any, __ldg reads of no other.
-struct Whole {
-    const char* place;
-    unsigned long long bytes;
-};
-
-inline std::vector<Whole> whole;
-
-inline void read(const void* from, std::size_t bytes) {
-    const char* const first = static_cast<const char*>(from);
-    const auto holds = [&](const Whole& tensor) {
-        return first >= tensor.place && first + bytes <= tensor.place + tensor.bytes;
-    };
-    if (whole.empty() || std::any_of(whole.begin(), whole.end(), holds)) return;
-    throw std::logic_error("read outside of a tensor");
-}
-
 inline Cluster* cluster = nullptr;
 inline Block* block = nullptr;  // of the thread whose turn it is
 
@@ -176,17 +159,19 @@ inline void cluster_arrive() {
 
 inline void cluster_wait() { wait(cluster->barrier_generation, block->threads[block->current].awaits); }
 
+// The launch before ends when all threads that run wait for that.
+inline void end_previous() {
+    cluster->awaiting = 0;
+    for (const InHand& memory : in_hand) memory.give();
+    ++cluster->await_generation;
+}
+
 inline void await_previous() {
     if (in_hand.empty()) return;
     const unsigned from = cluster->await_generation;
     cluster->progress = true;
-    if (++cluster->awaiting >= cluster->running) {
-        cluster->awaiting = 0;
-        for (const InHand& memory : in_hand) memory.give();
-        ++cluster->await_generation;
-    } else {
-        wait(cluster->await_generation, from);
-    }
+    if (++cluster->awaiting >= cluster->running) end_previous();
+    else wait(cluster->await_generation, from);
 }
 
 // What the lanes of this thread's warp handed in at the same call, until the warp's next call but one.
@@ -226,14 +211,18 @@ inline bool all(unsigned mask, bool value) {
 }
 
 inline void enter() {
-    try {
-        (*block->body)();
-    } catch (const std::exception& error) {
-        block->error = error.what();
-    }
+    const auto noting = [](const auto& step) {
+        try {
+            step();
+        } catch (const std::exception& error) {
+            block->error = error.what();
+        }
+    };
+    noting(*block->body);
     block->threads[block->current].done = true;
     --cluster->running;
     cluster->progress = true;
+    if (cluster->awaiting > 0 && cluster->awaiting >= cluster->running) noting(end_previous);
     give_turn();
 }
 
@@ -368,14 +357,6 @@ To bit_copy(From from) {
     To to;
     std::memcpy(&to, &from, sizeof to);
     return to;
-}
-template <typename V>
-V __ldg(const V* from) {
-    host::read(from, sizeof(V));
-    return *from;
-}
-inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
-    return static_cast<unsigned>(((static_cast<std::uint64_t>(high) << 32) | low) >> (shift & 31));
 }
 inline float __uint_as_float(unsigned bits) { return bit_copy<float>(bits); }
 inline unsigned __float_as_uint(float value) { return bit_copy<unsigned>(value); }

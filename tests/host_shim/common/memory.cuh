@@ -13,3 +13,8 @@ Pointer aligned(Pointer place) {
 
 inline uint4 load_once(const uint4* from) { return *aligned(from); }
 inline void store(uint4* to, uint4 quad) { *aligned(to) = quad; }
+
+template <typename E>
+E* kept(E* place) {
+    return place;
+}

@@ -121,7 +121,10 @@ def _compile(kernel: Kernel, arch: int, entries: list[dict[str, Any]], out: Path
 
 
 def entries_of(kernel: Kernel, block_sizes: list[int], arch: int, gammas: Iterable[int] = (0,)) -> list[dict[str, Any]]:
-    """One entry per op, dtype, param_dtype, variant and launch: identity of a resources row, its block and memory."""
+    """One entry per op, dtype, param_dtype, variant, launch and symbol: identity of a resources row, block and memory.
+
+    A launch of which nothing depends on ADD or GAMMA has one for all their values.
+    """
     entries = []
     for names in kernel.compilations(block_sizes, arch, gammas):
         for index, launch in enumerate(kernel.launches):
@@ -142,7 +145,7 @@ def entries_of(kernel: Kernel, block_sizes: list[int], arch: int, gammas: Iterab
                     "smem_bytes": _known(launch.smem, names),
                 }
             )
-    return entries
+    return list({canonical_json(entry): entry for entry in entries}.values())
 
 
 def _threads(launch: kernelfile.Launch, names: dict[str, Any]) -> int | None:
