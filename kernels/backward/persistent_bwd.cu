@@ -87,8 +87,8 @@ constexpr int most_threads(int lanes, int vecs) {
 // ptxas took registers that cost a block, or spilled some bytes to have two more.
 template <typename T>
 constexpr int together(int norm, int vecs) {
-    if (vecs <= 2) return (vecs == 1 || sizeof(T) == 4 ? 6 : 4) + (norm == RMSNORM ? 1 : 0);
-    return sizeof(T) == 4 || (vecs == 3 && norm == RMSNORM) ? 4 : 3;
+    if (vecs == 1 || (vecs == 2 && sizeof(T) == 4)) return norm == RMSNORM ? 7 : 6;
+    return sizeof(T) == 4 || vecs == 2 || (vecs == 3 && norm == RMSNORM) ? 4 : 3;
 }
 
 template <typename T, typename W, int NORM, int LANES, int VECS, int ODD>
