@@ -78,7 +78,7 @@ struct Walk {
     // Where they are scarce, gamma is widened for each walk and not kept so.
     static constexpr bool NARROW = sizeof(W) == 2 && VECS * N >= (ODD || Meeting::TIGHT ? 32 : 40);
     // Where they are scarcest, a branch a vector does keep the work on one from that on the next.
-    static constexpr bool APART = NARROW && Meeting::TIGHT && (NORM == LAYERNORM || ODD);
+    static constexpr bool APART = NARROW && (NORM == LAYERNORM || ODD) && (Meeting::TIGHT || VECS * N >= 40);
     using Values = Slot<T, N, 1>;
 
     const Backward<T, W>& work;
