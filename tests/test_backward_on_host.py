@@ -33,6 +33,7 @@ from planted_fixture import planted  # noqa: E402
 CUDA = ("naive_bwd", "persistent_bwd", "cluster_bwd", "split_bwd", "atomic_bwd")
 TRITON = ("triton_bwd",)
 BLOCKS = [32, 96, 128, 256]
+LARGER = [384]  # for rows that those do not hold
 SM_COUNT = 3  # so that blocks which stay take several rows, and not all the same number of them
 SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (1, 1, {}),
@@ -96,7 +97,7 @@ def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
                     names = kernelfile.launch_names(point, 90, SM_COUNT, aligned) | {"blocks_per_sm": 1, "clusters": 3}
                     if kernel.refusal(names):
                         continue
-                    variant = draw.choice(kernel.variants(BLOCKS, names))
+                    variant = draw.choice(kernel.variants(BLOCKS, names) or kernel.variants(LARGER, names))
                     if variant.get("slices", 0) > 1:  # fewer, since fibers are slow
                         variant = variant | {"slices": 3}
                     # statistics that are made anew are hardest where there is nothing but a mean
@@ -244,15 +245,15 @@ PLANTED = [
     (
         "persistent_bwd",
         "common/gradient.cuh",
-        "copy_wait(depth - 2);",
-        "copy_wait(depth - 1);",
+        "wait<2>(depth);",
+        "wait<1>(depth);",
         "a row before it has come",
     ),
     (
         "persistent_bwd",
         "common/gradient.cuh",
-        "request(row + depth * step, stage);\n            stage = other;",
-        "request(row + depth * step, other);\n            stage = other;",
+        "request(left >= depth, row + (depth - 1) * step, stage);\n            stage = other;",
+        "request(left >= depth, row + (depth - 1) * step, other);\n            stage = other;",
         "a row over another",
     ),
     ("persistent_bwd", "common/meeting.cuh", "        __syncthreads();\n", "", "no barrier at the meeting"),

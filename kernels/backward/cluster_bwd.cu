@@ -6,9 +6,10 @@
 //     # which variants exist
 //     "arch >= 90",
 //     "w_bytes == x_bytes",
-//     "block in (128, 256, 512)",
-//     "block < 512 or vecs == 2 or x_bytes == 4 or op == 'rmsnorm_bwd'",
-//     "block > 128 or vecs == 4",
+//     "block in (128, 256, 512) if vecs < 5 else block == 384",
+//     "block < 512 or vecs == 2 or x_bytes == 4 or op == 'rmsnorm_bwd' or odd == 0",
+//     "vecs < 5 or (x_bytes == 2 and op == 'layernorm_bwd' and odd == 1)",
+//     "block > 128 or (vecs, cluster) == (4, 2)",
 //     "cluster < 16 or arch in (90, 100)",
 //     "depth * vecs * block * 32 + 16448 <= (230400 if arch in (90, 100, 103) else 99328)",
 //     # 16-byte boundaries where rows have them
@@ -16,8 +17,7 @@
 //     # the threads must hold the row, not with half of them idle, nor in the largest cluster where a smaller one does
 //     "vecs * cluster * block >= hidden * x_bytes // 16",
 //     "vecs * cluster * block < hidden * x_bytes // 8 or (vecs, cluster, block) == (4, 2, 128)",
-//     "cluster < 16 or hidden * x_bytes > 98304",
-//     "depth < 6 or vecs * block >= 1024",
+//     "cluster < 16 or hidden * x_bytes > 131072",
 // ]
 // skip = [
 //     {when = "arch < 90", reason = "needs thread block clusters (sm_90 on)"},
@@ -28,10 +28,10 @@
 // [axes]
 // block = "study"
 // cluster = [2, 4, 8, 16]  # blocks a row
-// vecs = [2, 4]            # 16-byte vectors of a row that a thread has
+// vecs = [2, 4, 5]         # 16-byte vectors of a row that a thread has
 // odd = [0, 1]             # rows may begin and end between 16-byte boundaries
-// depth = [3, 4, 6]        # rows in the ring, of which two are being used
-// slices = [0, 32]         # of the rows, one a cluster; 0: as many as there are clusters at a time
+// depth = [3, 4]           # rows in the ring, of which two are being used
+// slices = [0, 60]         # of the rows, one a cluster; 0: as many as there are clusters at a time
 //
 // [scratch]
 // partial = "even(rows, slices or clusters, 8 if odd else 1) * cdiv(hidden, 4) * 32"
@@ -53,7 +53,7 @@
 // args = ["partial", "count", "dgamma", "dbeta", "hidden"]
 // ///
 // Decomposition: as persistent_bwd, with the columns of a row over the threads of two to sixteen blocks on neighbouring
-// multiprocessors. A thread keeps the sums of 2 or 4 vectors of columns in registers whatever the length of the row, and there is
+// multiprocessors. A thread keeps the sums of 2, 4 or 5 vectors of columns in registers whatever the length of the row, and there is
 // one slice of partial sums a cluster, not one a block: 16 of them and more, where blocks of their own would write hundreds of
 // 131072 columns each. The warps of all blocks take turns in vectors, so that every block has its share of a row of any length.
 // As many clusters stay as the device runs at once, which the driver counts. The row's two sums are sent
@@ -73,8 +73,14 @@
 #include "common/cluster.cuh"
 #include "common/columns.cuh"
 
+// Threads of the largest block.
+template <typename T>
+constexpr int most_threads(int norm, int vecs, int odd) {
+    return odd && norm == LAYERNORM && vecs > 2 && sizeof(T) == 2 ? 384 : 512;
+}
+
 template <typename T, typename W, int NORM, int VECS, int ODD>
-__global__ void __launch_bounds__(VECS == 2 || sizeof(T) == 4 || NORM == RMSNORM ? 512 : 384, 1)
+__global__ void __launch_bounds__(most_threads<T>(NORM, VECS, ODD), 1)
 cluster_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
             const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
             float* __restrict__ partial, int* __restrict__ count, long long rows, int hidden, long long x_stride,
@@ -91,7 +97,7 @@ cluster_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restri
     cluster_arrive();
 
     ClusterMeeting meeting(mails);
-    const int first = static_cast<int>(blockIdx.x) / meeting.blocks, clusters = static_cast<int>(gridDim.x) / meeting.blocks;
+    const int first = cluster_index(), clusters = cluster_count();
     const Backward<T, W> work{x, dy, residual, gamma, mean, rstd, dx, rows, hidden, x_stride, y_stride, eps};
     const Slice slice = Slice::of(partial, first, clusters, hidden, dbeta != nullptr);
     if (blockIdx.x == 0 && threadIdx.x == 0) *count = clusters;

@@ -5,8 +5,8 @@
 // where = [
 //     # which variants exist
 //     "arch >= 80",
-//     "(lanes, vecs) in ((32, 2), (32, 4), (0, 2), (0, 4)) or (x_bytes == 2 and (lanes, vecs) in ((32, 1), (32, 3)))",
-//     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 4))",
+//     "(lanes, vecs) in ((32, 2), (32, 4), (0, 2), (0, 4)) or (x_bytes == 2 and (lanes, vecs) in ((32, 1), (32, 3), (0, 3), (0, 5)))",
+//     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 4), (0, 5))",
 //     "w_bytes == x_bytes or (lanes, vecs, odd) == (0, 2, 1)",
 //     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 384)",
 //     "depth * vecs * block * 32 <= (230400 if arch in (90, 100, 103) else 164864 if arch in (80, 87) else 99328)",
@@ -16,19 +16,20 @@
 //     # the threads must hold the row; not with most of them idle where fewer would do
 //     "vecs * (lanes or block) >= hidden * x_bytes // 16",
 //     "vecs * (lanes or block) < hidden * x_bytes // 8 or (lanes, vecs) == (32, 1 if x_bytes == 2 else 2) or w_bytes != x_bytes or lanes * odd > 0",
-//     "depth < 6 or vecs * block >= 1024",
+//     # 3 and 5 vectors a thread of a block for the rows that these fill to the last warp
+//     "lanes > 0 or vecs in (2, 4) or vecs * block == cdiv(hidden * x_bytes, 512) * 32",
 // ]
 // skip = [
 //     {when = "arch < 80", reason = "needs asynchronous copies to shared memory (sm_80 on)"},
-//     {when = "hidden > 8192", reason = "a block's threads hold rows of at most 8192 elements; cluster_bwd takes longer ones"},
+//     {when = "hidden > (12288 if x_bytes == 2 and w_bytes == 2 else 8192)", reason = "a block's threads hold rows of at most 8192 elements, 12288 in 16 bits; cluster_bwd takes longer ones"},
 // ]
 //
 // [axes]
 // block = "study"
 // lanes = [0, 32]         # threads a row; 0: the whole block
-// vecs = [1, 2, 3, 4]     # 16-byte vectors of a row that a thread has
+// vecs = [1, 2, 3, 4, 5]  # 16-byte vectors of a row that a thread has
 // odd = [0, 1]            # rows may begin and end between 16-byte boundaries
-// depth = [3, 4, 6]       # rows in the ring, of which two are being used
+// depth = [3, 4]          # rows in the ring, of which two are being used
 // slices = [0, 512]       # of the rows, one a block; 0: as many as there are resident blocks
 //
 // [scratch]
@@ -50,38 +51,48 @@
 // args = ["partial", "count", "dgamma", "dbeta", "hidden"]
 // ///
 // Decomposition: a warp or a block takes a row, and blocks stay for many. A thread keeps to its columns: gamma and fp32 sums for
-// dgamma and dbeta of up to four 16-byte vectors live in its registers all the while. x and dy of the rows ahead go to a ring in
+// dgamma and dbeta of up to five 16-byte vectors live in its registers all the while. x and dy of the rows ahead go to a ring in
 // shared memory by asynchronous copies, each thread's vectors to its own places: loads in flight cost no registers, and no
 // barrier says that they have come. So `depth - 2` rows a warp or block are on their way while two are being used.
 // A row is walked over twice, each time from the ring: for the row's two sums and the column sums, and for dx. Between the two
 // lies the first walk over the next row, so that what the second walk waits for was handed out a row before: one
 // barrier a row, at which nobody has shuffles to wait for. Where a warp has the row there is none, and what the first walk made
-// of up to 16 elements a lane is kept for the second.
+// of up to 24 elements a lane is kept for the second.
+// No branch asks which vectors of a row there are: a warp that has any works on all of its places, in which zeros lie where the
+// row has nothing, and a warp that has none only meets. With 3 or 5 vectors a thread rows of 1536, 3072 and 5120 elements of 16
+// bits leave no place empty.
 // At its end a block writes its slice of partial sums; the second kernel adds up the slices of 32 columns a block.
 // Statistics: saved ones, asked for a row ahead; or made anew (common/statistics.cuh), for which the threads meet once more.
 // Numerics: fp32; xhat from the centred value; sums in chains of at most 32 a thread, then a tree; one rounding of dx, after a
 // residual gradient was added, and one of each column sum.
 // Determinism: every sum has one order for a given number of blocks, so the same bits every run. With `slices` that number is
 // fixed: the same bits on every GPU.
-// Boundaries: any hidden size up to 8192, any base and stride. With `odd` whole vectors lie where the boundaries are and single
+// Boundaries: any hidden size up to 8192, in 16 bits up to 12288, any base and stride. With `odd` whole vectors lie where the boundaries are and single
 // elements at the two ends of a row; the blocks, a multiple of eight of them, take every eighth row or fewer, so that all rows
 // of one begin alike, columns stay with threads, and gamma is shifted once. Tensors that lie differently, and an RMSNorm with
 // beta, go element by element, with sums in the slice itself.
 // Residual: asked for to L2 with the row, read with the second walk.
-// Known limits: rows of at most 8192 elements. A row of few vectors a thread spends more on sums and addresses than on
+// Known limits: rows of at most 8192 elements, 12288 in 16 bits. A row of few vectors a thread spends more on sums and addresses than on
 // elements; four vectors a thread in 16 bits leave 12 warps a multiprocessor. Few rows leave multiprocessors idle.
 
 #include "common/columns.cuh"
+
+// Threads of the largest block: those that leave each thread the registers for its sums.
+template <typename T>
+constexpr int most_threads(int lanes, int vecs) {
+    return lanes > 0 ? 128 : vecs == 2 || sizeof(T) == 4 ? 512 : 384;
+}
 
 // Blocks of 128 threads that share a multiprocessor where a warp has a row: as many as leave registers for the sums. Unasked,
 // ptxas took registers that cost a block, or spilled some bytes to have two more.
 template <typename T>
 constexpr int together(int norm, int vecs) {
-    return (vecs == 1 ? 6 : vecs == 4 && sizeof(T) == 2 ? 3 : vecs == 2 && sizeof(T) == 4 ? 6 : 4) + (norm == RMSNORM ? 1 : 0);
+    if (vecs == 1 || (vecs == 2 && sizeof(T) == 4)) return norm == RMSNORM ? 7 : 6;
+    return sizeof(T) == 4 || vecs == 2 || (vecs == 3 && norm == RMSNORM) ? 4 : 3;
 }
 
 template <typename T, typename W, int NORM, int LANES, int VECS, int ODD>
-__global__ void __launch_bounds__(LANES ? 128 : VECS == 2 || sizeof(T) == 4 ? 512 : 384, LANES ? together<T>(NORM, VECS) : 1)
+__global__ void __launch_bounds__(most_threads<T>(LANES, VECS), LANES ? together<T>(NORM, VECS) : 1)
 persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
                const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
                float* __restrict__ partial, int* __restrict__ count, long long rows, int hidden, long long x_stride,

@@ -21,6 +21,56 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
 #endif
 }
 
+// 16 bytes of shared memory as an address: what is added to it is a part of the instruction, and nothing of it is derived again.
+struct Place {
+    unsigned address;
+
+    __device__ __forceinline__ explicit Place(const void* place)
+        : address(static_cast<unsigned>(__cvta_generic_to_shared(place))) {}
+
+    // vectors: of 16 bytes
+    __device__ __forceinline__ Place operator+(int vectors) const {
+        Place other = *this;
+        other.address += static_cast<unsigned>(vectors) * 16;
+        return other;
+    }
+
+    __device__ __forceinline__ uint4 load() const {
+        uint4 quad;
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(quad.x), "=r"(quad.y), "=r"(quad.z), "=r"(quad.w)
+                     : "r"(address));
+        return quad;
+    }
+
+    __device__ __forceinline__ void clear() const {
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+    }
+};
+
+// 16 bytes, as copy_async.
+__device__ __forceinline__ void copy_async(Place to, const void* from) {
+    const auto origin = __cvta_generic_to_global(from);
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to.address), "l"(origin) : "memory");
+#else
+    const uint4 quad = *static_cast<const uint4*>(from);
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to.address), "r"(quad.x), "r"(quad.y), "r"(quad.z), "r"(quad.w)
+                 : "memory");
+#endif
+}
+
+// 16 bytes to global memory where `wanted`; no branch, into which the compiler would move the work on what is stored.
+__device__ __forceinline__ void store_where(bool wanted, void* to, uint4 quad) {
+    asm volatile("{.reg .pred wanted; setp.ne.u32 wanted, %0, 0; @wanted st.global.v4.u32 [%1], {%2, %3, %4, %5};}" ::"r"(
+                     static_cast<unsigned>(wanted)),
+                 "l"(__cvta_generic_to_global(to)), "r"(quad.x), "r"(quad.y), "r"(quad.z), "r"(quad.w)
+                 : "memory");
+}
+
+// What stands before it is not mixed with what stands behind it, where that would take too many registers.
+__device__ __forceinline__ void in_turn() { asm volatile("" ::: "memory"); }
+
 // Ends a group of copies, which may be empty.
 __device__ __forceinline__ void copy_commit() {
 #if __CUDA_ARCH__ >= 800

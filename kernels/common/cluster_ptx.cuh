@@ -15,6 +15,20 @@ __device__ __forceinline__ unsigned cluster_blocks() {
     return blocks;
 }
 
+// Which cluster of the launch, and how many there are: registers of their own, so that the compiler knows them to be the same for
+// all threads, and what follows from them too.
+__device__ __forceinline__ int cluster_index() {
+    unsigned index;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+    return static_cast<int>(index);
+}
+
+__device__ __forceinline__ int cluster_count() {
+    unsigned count;
+    asm("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
+    return static_cast<int>(count);
+}
+
 // Every thread of the cluster arrives, then waits for all the others. Arriving says nothing about what a thread wrote, so that it
 // waits for no memory; barriers that were made before are seen (barrier_init).
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }

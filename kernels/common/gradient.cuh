@@ -67,31 +67,40 @@ __device__ __forceinline__ float or_one(const W* gamma, int index) {
 
 // The rows first, first + step, ...: dx of this thread's columns, and their sums added to what is in `sums`.
 // All of these rows lie alike, and without ODD they begin and end on boundaries. memory: depth * 2 * VECS vectors a thread.
+// Every thread of a warp that has anything of a row works on VECS vectors: in those outside the row dy is 0, so that they add
+// nothing, and no branch keeps the compiler from mixing the work on one with that on the next.
 template <int NORM, int VECS, bool ODD, typename T, typename W, typename Meeting>
 struct Walk {
     static constexpr int N = Span<T>::N;
     static constexpr int STRIDE = Meeting::STRIDE;
     // Where nobody need be met outside the warp and the registers are there, what the first walk made is kept for the second.
-    static constexpr bool KEEP = Meeting::ALONE && !ODD && VECS * N <= 16;
+    static constexpr bool KEEP = Meeting::ALONE && !ODD && VECS * N <= 24;
+    // Where they are scarce, gamma is widened for each walk and not kept so.
+    static constexpr bool NARROW = sizeof(W) == 2 && VECS * N >= (ODD || Meeting::TIGHT ? 32 : 40);
+    // Where they are scarcest, a branch a vector does keep the work on one from that on the next.
+    static constexpr bool APART = NARROW && (NORM == LAYERNORM || ODD) && (Meeting::TIGHT || VECS * N >= 40);
     using Values = Slot<T, N, 1>;
 
     const Backward<T, W>& work;
     Meeting& meeting;
     Span<T> span;
-    int at;        // this thread's first element
-    uint4* mine;   // its places in the ring
-    int pitch;     // from one row's places to the next row's
+    int at;            // this thread's first element
+    bool busy;         // whether its warp has anything of the rows
+    Place mine;        // its places in the ring
+    int pitch;         // from one row's places to the next row's
+    float inverse;     // 1 / hidden
     Slot<W, N, 1> gamma[VECS];
     float end_gamma;
     Sums<VECS, N> sums;
 
     __device__ __forceinline__ Walk(const Backward<T, W>& work, Meeting& meeting, uint4* memory, long long first)
-        : work(work), meeting(meeting) {
+        : work(work), meeting(meeting), mine(memory + threadIdx.x / 32 * (2 * VECS * 32) + threadIdx.x % 32) {
         const int lane = meeting.vector(VECS);
         span = Span<T>::template of<ODD>(work.x + first * work.x_stride, work.hidden, lane);
         at = span.head + lane * N;
-        mine = memory + threadIdx.x / 32 * (2 * VECS * 32) + threadIdx.x % 32;
+        busy = static_cast<int>(threadIdx.x) % 32 + span.left > 0 || (ODD && lane < 32);
         pitch = static_cast<int>(blockDim.x) * 2 * VECS;
+        inverse = 1.0f / static_cast<float>(work.hidden);
         end_gamma = ODD && span.edge >= 0 ? or_one(work.gamma, span.edge) : 0.0f;
         sums.end_scale = sums.end_offset = 0.0f;
 #pragma unroll
@@ -108,26 +117,43 @@ struct Walk {
 
     __device__ __forceinline__ bool holds(int p) const { return p * STRIDE < span.left; }
     __device__ __forceinline__ int column(int p) const { return at + p * STRIDE * N; }
-    __device__ __forceinline__ bool exists(long long row) const { return row < work.rows; }
 
-    __device__ __forceinline__ void request(long long row, int stage) {
-        if (exists(row)) {
-            const long long from = row * work.x_stride + at;
-            uint4* const to = mine + stage * pitch;
+    // Asks for a row. What is not in it stays as it is.
+    __device__ __forceinline__ void request(bool exists, long long row, int stage) {
+        if (exists) {
+            const Place to = mine + stage * pitch;
+            const long long ahead = row * work.x_stride;
+            const T* const x = work.x + ahead + at;
+            const T* const dy = work.dy + ahead + at;
+            // a thread holds its vectors from the first one on: all of them as a rule, and then without questions
+            if (holds(VECS - 1)) {
 #pragma unroll
-            for (int p = 0; p < VECS; ++p) {
-                if (!holds(p)) continue;
-                copy_async<16>(to + p * 32, work.x + from + p * STRIDE * N);
-                copy_async<16>(to + (VECS + p) * 32, work.dy + from + p * STRIDE * N);
-                if (work.residual != nullptr) bring_to_l2(work.residual + from + p * STRIDE * N);
+                for (int p = 0; p < VECS; ++p) {
+                    copy_async(to + p * 32, x + p * STRIDE * N);
+                    copy_async(to + (VECS + p) * 32, dy + p * STRIDE * N);
+                }
+            } else {
+#pragma unroll
+                for (int p = 0; p < VECS - 1; ++p) {
+                    if (!holds(p)) continue;
+                    copy_async(to + p * 32, x + p * STRIDE * N);
+                    copy_async(to + (VECS + p) * 32, dy + p * STRIDE * N);
+                }
+            }
+            if (work.residual != nullptr) {
+#pragma unroll
+                for (int p = 0; p < VECS; ++p) {
+                    if (holds(p)) bring_to_l2(work.residual + ahead + column(p));
+                }
             }
         }
         copy_commit();
     }
 
-    __device__ __forceinline__ Coming<T> look(long long row) const {
+    // A row's statistics where they were saved, and this thread's element of its ends.
+    __device__ __forceinline__ Coming<T> look(bool exists, long long row) const {
         Coming<T> coming{{0.0f, 0.0f, 0.0f, 0.0f}, Element<T>::narrow(0.0f), Element<T>::narrow(0.0f)};
-        if (!exists(row)) return coming;
+        if (!exists) return coming;
         if (work.rstd != nullptr) coming.moments = work.template saved<NORM>(row);
         if (ODD && span.edge >= 0) {
             coming.x = work.x[row * work.x_stride + span.edge];
@@ -139,13 +165,14 @@ struct Walk {
     // The statistics of a row whose x has come: those that were saved, or made anew, for which the threads meet once more.
     __device__ __forceinline__ Moments moments(const Coming<T>& coming, int stage) {
         if (work.rstd != nullptr) return coming.moments;
+        const Place from = mine + stage * pitch;
         Values slot;
         const auto each = [&](auto visit) {
 #pragma unroll 1
             for (int p = 0; p < VECS; ++p) {
                 if (!holds(p)) continue;
                 float values[N];
-                slot.set(mine[stage * pitch + p * 32]);
+                slot.set((from + p * 32).load());
                 slot.unpack(values);
                 visit(values, [](int) { return true; });
             }
@@ -162,44 +189,54 @@ struct Walk {
         };
         float pivot = ODD && span.edge >= 0 ? Element<T>::widen(coming.x) : 0.0f;
         if (holds(0)) {
-            slot.set(mine[stage * pitch]);
+            slot.set(from.load());
             pivot = slot.first();
         }
         return statistics<NORM>(meeting.team(), each, count, pivot, work.hidden, work.eps);
     }
 
-    static __device__ __forceinline__ float normalise(const Moments& moments, float value) {
-        return NORM == LAYERNORM ? moments.normalise(value) : value * moments.rstd;
+    // xhat = centred * rstd + shift; norms without a mean have nothing to subtract or to add.
+    static __device__ __forceinline__ float centred(const Moments& moments, float value) {
+        return NORM == LAYERNORM ? value - moments.pivot : value;
     }
 
-    // Calls visit(p, xhat, g, dy) for the vectors of a row that has come, with N values each.
+    static __device__ __forceinline__ float normalised(const Moments& moments, float centred) {
+        return NORM == LAYERNORM ? fmaf(centred, moments.rstd, moments.shift) : centred * moments.rstd;
+    }
+
+    // Calls visit(p, centred, g, dy) for the vectors of a row that has come, with N values each.
     template <typename Visit>
-    __device__ __forceinline__ void each(int stage, const Moments& moments, Visit visit) const {
-        const uint4* const from = mine + stage * pitch;
+    __device__ __forceinline__ void each(int stage, const Moments& moments, Visit visit) {
+        const Place from = mine + stage * pitch;
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
-            if (!holds(p)) continue;
+            if (APART && !holds(p)) continue;
             Values slot;
-            float xhat[N], dy[N], g[N];
-            slot.set(from[p * 32]);
-            slot.unpack(xhat);
-            slot.set(from[(VECS + p) * 32]);
+            float values[N], dy[N], g[N];
+            slot.set((from + p * 32).load());
+            slot.unpack(values);
+            slot.set((from + (VECS + p) * 32).load());
             slot.unpack(dy);
+            if constexpr (NARROW) gamma[p].forget();
             gamma[p].unpack(g);
 #pragma unroll
             for (int j = 0; j < N; ++j) {
-                xhat[j] = normalise(moments, xhat[j]);
+                values[j] = centred(moments, values[j]);
                 g[j] *= dy[j];
             }
-            visit(p, xhat, g, dy);
+            visit(p, values, g, dy);
+            if constexpr (NARROW) in_turn();
         }
     }
 
-    // The first walk: this thread's part of the sums of g and of g * xhat over the row. keep(p, xhat, g) is called for each vector.
+    // The first walk: this thread's part of the sums of g and of g * xhat over the row. keep(p, centred, g) is called for each
+    // vector.
     template <typename Keep>
     __device__ __forceinline__ float2 gather(int stage, const Moments& moments, const Coming<T>& coming, Keep keep) {
         float2 found = make_float2(0.0f, 0.0f);
-        const auto add = [&](float xhat, float g, float dy, float& scale, float& offset) {
+        if (!busy) return found;
+        const auto add = [&](float centred, float g, float dy, float& scale, float& offset) {
+            const float xhat = normalised(moments, centred);
             found.y = fmaf(g, xhat, found.y);
             scale = fmaf(dy, xhat, scale);
             if constexpr (NORM == LAYERNORM) {
@@ -207,126 +244,157 @@ struct Walk {
                 offset += dy;
             }
         };
-        each(stage, moments, [&](int p, const float(&xhat)[N], const float(&g)[N], const float(&dy)[N]) {
+        each(stage, moments, [&](int p, const float(&values)[N], const float(&g)[N], const float(&dy)[N]) {
 #pragma unroll
-            for (int j = 0; j < N; ++j) add(xhat[j], g[j], dy[j], sums.scale[p][j], sums.offset[p][j]);
-            keep(p, xhat, g);
+            for (int j = 0; j < N; ++j) add(values[j], g[j], dy[j], sums.scale[p][j], sums.offset[p][j]);
+            keep(p, values, g);
         });
         if (ODD && span.edge >= 0) {
             const float dy = Element<T>::widen(coming.dy);
-            const float xhat = normalise(moments, Element<T>::widen(coming.x));
-            add(xhat, dy * end_gamma, dy, sums.end_scale, sums.end_offset);
+            add(centred(moments, Element<T>::widen(coming.x)), dy * end_gamma, dy, sums.end_scale, sums.end_offset);
         }
         return found;
     }
 
     // The second: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), of which the means are those of the whole row.
-    // vectors(visit): calls visit(p, xhat, g) for each vector.
+    // vectors(visit): calls visit(p, centred, g) for each vector.
     template <typename Vectors>
     __device__ __forceinline__ void write(long long row, const Moments& moments, const Coming<T>& coming, float2 total,
                                           Vectors vectors) const {
-        const float share = moments.rstd / static_cast<float>(work.hidden);
-        const float level = total.x * share, slope = total.y * share;
-        const auto gradient = [&](float xhat, float g) {
-            return fmaf(g, moments.rstd, NORM == LAYERNORM ? fmaf(-xhat, slope, -level) : -xhat * slope);
+        if (!busy) return;
+        // as a line over what is centred: one fma an element, and one for g
+        const float share = moments.rstd * inverse;
+        const float slope = -total.y * share * moments.rstd;
+        const float level = NORM == LAYERNORM ? -fmaf(total.y * share, moments.shift, total.x * share) : 0.0f;
+        const auto gradient = [&](float centred, float g) {
+            return fmaf(g, moments.rstd, NORM == LAYERNORM ? fmaf(centred, slope, level) : centred * slope);
         };
-        const T* const residual = work.residual != nullptr ? work.residual + row * work.x_stride : nullptr;
         T* const to = work.dx + row * work.y_stride;
-        vectors([&](int p, const float(&xhat)[N], const float(&g)[N]) {
-            float values[N];
-#pragma unroll
-            for (int j = 0; j < N; ++j) values[j] = gradient(xhat[j], g[j]);
+        const T* const residual = work.residual != nullptr ? work.residual + row * work.x_stride : nullptr;
+        const auto put = [&](int p, const float(&values)[N]) {
             Values slot;
-            if (residual != nullptr) {
-                float others[N];
-                slot.template load<true>(residual + column(p), 1);
-                slot.unpack(others);
-#pragma unroll
-                for (int j = 0; j < N; ++j) values[j] += others[j];
-            }
             slot.pack(values);
-            slot.store(to + column(p), 1);
-        });
+            if constexpr (!ODD && VECS * N <= 16) store_where(holds(p), to + column(p), slot.quad());
+            else if (holds(p)) slot.store(to + column(p), 1);
+        };
+        if (residual == nullptr) {
+            vectors([&](int p, const float(&centred)[N], const float(&g)[N]) {
+                float values[N];
+#pragma unroll
+                for (int j = 0; j < N; ++j) values[j] = gradient(centred[j], g[j]);
+                put(p, values);
+            });
+        } else {
+            vectors([&](int p, const float(&centred)[N], const float(&g)[N]) {
+                Values slot;
+                float values[N];
+                slot.template load<true>(residual + column(p), holds(p) ? 1 : 0);
+                slot.unpack(values);
+#pragma unroll
+                for (int j = 0; j < N; ++j) values[j] += gradient(centred[j], g[j]);
+                put(p, values);
+                in_turn();
+            });
+        }
         if (ODD && span.edge >= 0) {
-            const float xhat = normalise(moments, Element<T>::widen(coming.x));
-            float value = gradient(xhat, Element<T>::widen(coming.dy) * end_gamma);
+            const float g = Element<T>::widen(coming.dy) * end_gamma;
+            float value = gradient(centred(moments, Element<T>::widen(coming.x)), g);
             if (residual != nullptr) value += Element<T>::widen(residual[span.edge]);
             to[span.edge] = Element<T>::narrow(value);
         }
     }
 
-    // The rows first, first + step, ... depth: rows that the ring holds, 3 to 8.
+    // Waits for all rows but the latest `depth - USED`.
+    template <int USED>
+    static __device__ __forceinline__ void wait(int depth) {
+        if (depth == 3) copy_wait<3 - USED>();
+        else copy_wait<4 - USED>();
+    }
+
+    // The rows first, first + step, ... depth: rows that the ring holds, 3 or 4.
     __device__ __forceinline__ void rows(long long first, long long step, int depth) {
-        if (!exists(first)) return;
-        if constexpr (KEEP) one_by_one(first, step, depth);
-        else overlapped(first, step, depth);
-        copy_wait(0);
+        if (first >= work.rows) return;
+        const int count = static_cast<int>((work.rows - first + step - 1) / step);
+#pragma unroll
+        for (int p = 0; p < VECS; ++p) {
+            if (holds(p)) continue;
+#pragma unroll 1
+            for (int stage = 0; stage < depth; ++stage) {
+                (mine + stage * pitch + p * 32).clear();
+                (mine + stage * pitch + (VECS + p) * 32).clear();
+            }
+        }
+        if constexpr (KEEP) one_by_one(first, step, count, depth);
+        else overlapped(first, step, count, depth);
+        copy_wait<0>();
     }
 
     // A row's places are free as soon as its values are in registers: depth - 1 rows are on their way.
-    __device__ __forceinline__ void one_by_one(long long first, long long step, int depth) {
-        for (int stage = 0; stage < depth; ++stage) request(first + stage * step, stage);
-        Coming<T> now = look(first);
+    __device__ __forceinline__ void one_by_one(long long first, long long step, int count, int depth) {
+        for (int stage = 0; stage < depth; ++stage) request(stage < count, first + stage * step, stage);
+        Coming<T> now = look(true, first);
         int stage = 0;
+        long long row = first;
 #pragma unroll 1
-        for (long long row = first; exists(row); row += step) {
-            const Coming<T> coming = look(row + step);
-            copy_wait(depth - 1);
+        for (int left = count; left > 0; --left) {
+            const Coming<T> coming = look(left > 1, row + step);
+            wait<1>(depth);
             const Moments here = moments(now, stage);
-            float kept_xhat[VECS][N], kept_g[VECS][N];
-            const float2 found = gather(stage, here, now, [&](int p, const float(&xhat)[N], const float(&g)[N]) {
+            float kept_values[VECS][N], kept_g[VECS][N];
+            const float2 found = gather(stage, here, now, [&](int p, const float(&values)[N], const float(&g)[N]) {
 #pragma unroll
                 for (int j = 0; j < N; ++j) {
-                    kept_xhat[p][j] = xhat[j];
+                    kept_values[p][j] = values[j];
                     kept_g[p][j] = g[j];
                 }
             });
-            request(row + depth * step, stage);
+            request(left > depth, row + depth * step, stage);
             meeting.hand_out(found);
             write(row, here, now, meeting.handed_out(), [&](auto visit) {
 #pragma unroll
-                for (int p = 0; p < VECS; ++p) {
-                    if (holds(p)) visit(p, kept_xhat[p], kept_g[p]);
-                }
+                for (int p = 0; p < VECS; ++p) visit(p, kept_values[p], kept_g[p]);
             });
             stage = stage + 1 < depth ? stage + 1 : 0;
             now = coming;
+            row += step;
         }
     }
 
     // The first walk over the next row lies before the second over this one: depth - 2 rows are on their way.
-    __device__ __forceinline__ void overlapped(long long first, long long step, int depth) {
-        for (int stage = 0; stage < depth - 1; ++stage) request(first + stage * step, stage);
-        Coming<T> now{}, next = look(first);
+    __device__ __forceinline__ void overlapped(long long first, long long step, int count, int depth) {
+        for (int stage = 0; stage < depth - 1; ++stage) request(stage < count, first + stage * step, stage);
+        Coming<T> now{}, next = look(true, first);
         Moments here{};
         int stage = depth - 1;
-        // one turn before the first row, in which the first one is only gathered
+        long long row = first;  // the one that is gathered; the one before it is written
+        // one turn more than rows: in the first one the first row is only gathered, in the last one the last is only written
 #pragma unroll 1
-        for (long long row = first - step; exists(row); row += step) {
+        for (int left = count; left >= 0; --left) {
             const int other = stage + 1 < depth ? stage + 1 : 0;
-            const bool more = exists(row + step), begun = row >= 0;
-            const Coming<T> coming = look(row + 2 * step);
-            copy_wait(depth - 2);
+            const bool more = left > 0, begun = left < count;
+            wait<2>(depth);
             Moments there = here;
             float2 found = make_float2(0.0f, 0.0f), total = found;
             if (more) {
                 there = moments(next, other);
                 found = gather(other, there, next, [](int, const float(&)[N], const float(&)[N]) {});
             }
+            const Coming<T> coming = look(left > 1, row + step);
             if (begun) total = meeting.handed_out();
             if (more) meeting.hand_out(found);
             if (begun) {
-                write(row, here, now, total, [&](auto visit) {
-                    each(stage, here, [&](int p, const float(&xhat)[N], const float(&g)[N], const float(&)[N]) {
-                        visit(p, xhat, g);
+                write(row - step, here, now, total, [&](auto visit) {
+                    each(stage, here, [&](int p, const float(&values)[N], const float(&g)[N], const float(&)[N]) {
+                        visit(p, values, g);
                     });
                 });
             }
-            request(row + depth * step, stage);
+            request(left >= depth, row + (depth - 1) * step, stage);
             stage = other;
             here = there;
             now = next;
             next = coming;
+            row += step;
         }
     }
 };

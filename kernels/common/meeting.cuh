@@ -7,10 +7,12 @@
 
 #include "common/reduce.cuh"
 
-// LANES threads of a warp. STRIDE: threads between two vectors of one thread. ALONE: nobody need be waited for.
+// LANES threads of a warp. STRIDE: threads between two vectors of one thread. ALONE: nobody need be waited for. TIGHT: a thread
+// may have no more than 128 registers, however many columns it keeps.
 template <int LANES>
 struct Meeting {
     static constexpr bool ALONE = true;
+    static constexpr bool TIGHT = false;
     static constexpr int STRIDE = LANES;
     float2 held;
 
@@ -31,6 +33,7 @@ struct Meeting {
 template <>
 struct Meeting<0> {
     static constexpr bool ALONE = false;
+    static constexpr bool TIGHT = false;
     static constexpr int STRIDE = 32;
     static constexpr int SCRATCH = 4 * 32;  // float4
     float4* scratch;

@@ -36,6 +36,22 @@ void copy_async(void* to, const void* from) {
     host::own_copies().groups.back().push_back({to, from, BYTES});
 }
 
+struct Place {
+    uint4* address;
+    explicit Place(uint4* place) : address(place) {}
+    Place operator+(int vectors) const { return Place(address + vectors); }
+    uint4 load() const { return *address; }
+    void clear() const { *address = uint4{}; }
+};
+
+inline void copy_async(Place to, const void* from) { copy_async<16>(to.address, from); }
+
+inline void store_where(bool wanted, void* to, uint4 quad) {
+    if (wanted) *static_cast<uint4*>(to) = quad;
+}
+
+inline void in_turn() {}
+
 inline void copy_commit() { host::own_copies().groups.emplace_back(); }
 
 template <int LEFT>

@@ -5,6 +5,8 @@
 
 inline unsigned cluster_blocks() { return host::cluster->blocks.size(); }
 inline unsigned cluster_rank() { return blockIdx.x % cluster_blocks(); }
+inline int cluster_index() { return static_cast<int>(blockIdx.x / cluster_blocks()); }
+inline int cluster_count() { return static_cast<int>(gridDim.x / cluster_blocks()); }
 inline void cluster_arrive() { host::cluster_arrive(); }
 inline void cluster_wait() { host::cluster_wait(); }
 
