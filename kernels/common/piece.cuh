@@ -69,21 +69,17 @@ struct Affine {
         if constexpr (NORM == LAYERNORM) load(asked.shift, beta, 0.0f);
     }
 
-    // values[r][j] = values[r][j] * gamma + beta for the elements of the vector that was asked for.
-    template <int ROWS>
-    __device__ __forceinline__ void apply(const Asked& asked, float (&values)[ROWS][N]) const {
+    // values[j] = values[j] * gamma + beta for the elements of the vector that was asked for.
+    __device__ __forceinline__ void apply(const Asked& asked, float (&values)[N]) const {
         if constexpr (!TAKES_GAMMA<NORM>) return;
         float scale[N], shift[N];
         asked.scale.unpack(scale);
         if constexpr (NORM == LAYERNORM) asked.shift.unpack(shift);
+        weights.enter(values);
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            weights.enter(values[r]);
-#pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float factor = weights.factor(scale[j]);
-                values[r][j] = NORM == LAYERNORM ? fmaf(values[r][j], factor, shift[j]) : values[r][j] * factor;
-            }
+        for (int j = 0; j < N; ++j) {
+            const float factor = weights.factor(scale[j]);
+            values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shift[j]) : values[j] * factor;
         }
     }
 };
@@ -179,53 +175,38 @@ struct Piece {
     }
 };
 
-// How many meetings the threads of a row may have: a second one where the first does not tell.
+// How many meetings the threads of a row may have: a second one where the tensor cores' sums do not tell. Without a mean they are no
+// faster here: what they save of instructions, they take in waiting for each other.
 template <int NORM, typename T, int ADD>
-constexpr int MEETINGS = BY_TENSOR<NORM, Held<T, ADD>> ? 2 : 1;
+constexpr int MEETINGS = NORM == LAYERNORM && BY_TENSOR<NORM, Held<T, ADD>> ? 2 : 1;
 
-// The numbers of ROWS rows, each with a team of its own, and its next one where there may be two meetings.
-template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename Team>
-__device__ __forceinline__ void take(Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Team (&team)[ROWS], const Span<T>& span,
-                                     int threads, int hidden, float eps, Moments (&moments)[ROWS]) {
-    const auto exact = [&](int r) { return piece[r].template part<NORM, Team>(span, threads, hidden); };
-    if constexpr (BY_TENSOR<NORM, Held<T, ADD>>) {
-        float2 sums[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) sums[r] = post_sums<NORM>(team[r], piece[r].sums());
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            moments[r] = by_tensor<NORM>(team[r], sums[r], hidden, eps, [&] {
-                const Part part = exact(r);
-                post<NORM>(team[r].next(), part);
-                return posted<NORM>(team[r].next(), part, hidden, eps);
-            });
-        }
-    } else {
-        Part part[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            part[r] = exact(r);
-            post<NORM>(team[r], part[r]);
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) moments[r] = posted<NORM>(team[r], part[r], hidden, eps);
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) piece[r].forget();
+// The numbers of a row, of the threads of a team.
+template <int NORM, typename T, int ADD, int VECS, bool ODD, typename Team>
+__device__ __forceinline__ Moments take(Piece<T, ADD, VECS, ODD>& piece, const Team& team, const Span<T>& span, int threads,
+                                        int hidden, float eps) {
+    const auto exact = [&](const Team& team) {
+        const Part part = piece.template part<NORM, Team>(span, threads, hidden);
+        post<NORM>(team, part);
+        return posted<NORM>(team, part, hidden, eps);
+    };
+    const Moments moments = [&] {
+        if constexpr (MEETINGS<NORM, T, ADD> == 1) return exact(team);
+        else return by_tensor<NORM>(team, post_sums<NORM>(team, piece.sums()), hidden, eps, [&] { return exact(team.next()); });
+    }();
+    piece.forget();
+    return moments;
 }
 
-// Writes ROWS rows that lie alike, so that gamma and beta are read once for all of them. row: null for one that is not there.
-// copies: of gamma and beta, with ODD; whoever calls has waited for them.
-template <int NORM, int ROWS, typename T, int ADD, int VECS, bool ODD, typename W, int GAMMA>
-__device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[ROWS], const Moments (&moments)[ROWS],
-                                      T* const (&row)[ROWS], const Span<T>& span, int hidden, int lane, int threads,
-                                      const Weights<T, W, GAMMA>& weights, const uint4* copies) {
+// Writes a row. copies: of gamma and beta, with ODD; whoever calls has waited for them.
+template <int NORM, typename T, int ADD, int VECS, bool ODD, typename W, int GAMMA>
+__device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD>& piece, const Moments& moments, T* row, const Span<T>& span,
+                                      int hidden, int lane, int threads, const Weights<T, W, GAMMA>& weights,
+                                      const uint4* copies) {
     constexpr int N = Span<T>::N;
     using Parameters = Affine<T, W, NORM, GAMMA, ODD>;
     static_assert(Parameters::N == N, "gamma and beta are in the type of x");
     const Parameters affine(weights, ODD ? copies + span.head * Copies<W>::pitch(hidden) : nullptr, lane);
-    const auto begin = [&](int r) { return row[r] + span.head + lane * N; };
-    T* const first = ROWS == 1 ? kept(begin(0)) : nullptr;
+    T* const first = kept(row + span.head + lane * N);
     // by turns, those of a vector are asked for before the one before it is written; not where the row takes the registers for it
     constexpr int AHEAD = VECS > 5 && (ODD || (NORM == LAYERNORM && sizeof(T) == 4)) ? 0 : 1;
     typename Parameters::Asked asked[1 + AHEAD];
@@ -235,28 +216,18 @@ __device__ __forceinline__ void store(const Piece<T, ADD, VECS, ODD> (&piece)[RO
     for (int p = 0; p < VECS; ++p) {
         ask(p + AHEAD);
         if (p * threads >= span.left) continue;
-        float values[ROWS][N];
+        float values[N];
+        piece.slot[p].unpack(values);
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            piece[r].slot[p].unpack(values[r]);
-#pragma unroll
-            for (int j = 0; j < N; ++j) values[r][j] = moments[r].template applied<NORM>(values[r][j]);
-        }
+        for (int j = 0; j < N; ++j) values[j] = moments.template applied<NORM>(values[j]);
         affine.apply(asked[p % (1 + AHEAD)], values);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            if (ROWS > 1 && row[r] == nullptr) continue;
-            Slot<T, N, 1> result;
-            result.pack(values[r]);
-            result.store((ROWS == 1 ? first : begin(r)) + p * threads * N, 1);
-        }
+        Slot<T, N, 1> result;
+        result.pack(values);
+        result.store(first + p * threads * N, 1);
     }
-    if constexpr (ODD) {
-        static_assert(ROWS == 1, "rows that lie alike have no ends in common");
-        if (span.edge >= 0) {
-            const float value = moments[0].template applied<NORM>(piece[0].end());
-            row[0][span.edge] = Element<T>::narrow(weights.applied(value, span.edge));
-        }
+    if (ODD && span.edge >= 0) {
+        const float value = moments.template applied<NORM>(piece.end());
+        row[span.edge] = Element<T>::narrow(weights.applied(value, span.edge));
     }
 }
 

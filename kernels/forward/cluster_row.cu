@@ -8,8 +8,7 @@
 //     "w_bytes == x_bytes",
 //     "block in (128, 256, 512)",
 //     "vecs == 4 or (ADD == 0 and ((odd == 0 and NORM < 3) or (NORM > 1 and x_bytes == 4)))",
-//     "pair == 0 or (vecs == 4 and ADD == 0 and x_bytes == 2 and odd == 0)",
-//     "block <= (256 if vecs == 8 or pair else 512)",
+//     "block <= (256 if vecs == 8 else 512)",
 //     "cluster < 16 or arch in (90, 100)",
 //     # 16-byte boundaries where rows have them
 //     "(odd == 0) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",
@@ -30,7 +29,6 @@
 // block = "study"
 // cluster = [2, 4, 8, 16]  # blocks a row
 // vecs = [4, 8]            # 16-byte vectors of the row in a thread's registers
-// pair = [0, 1]            # two rows at a time, for which gamma and beta are read once
 // odd = [0, 1]             # rows may begin and end between 16-byte boundaries
 //
 // [scratch]
@@ -44,21 +42,21 @@
 // args = ["gamma", "beta", "copies", "hidden"]
 //
 // [[launches]]
-// name = "cluster_row<{T}, {W}, {NORM}, {ADD}, {vecs}, {pair}, {odd}, {GAMMA}>"
-// grid = "cluster * cdiv(rows, 1 + pair)"
+// name = "cluster_row<{T}, {W}, {NORM}, {ADD}, {vecs}, {odd}, {GAMMA}>"
+// grid = "cluster * rows"
 // block = "block"
 // cluster = "cluster"
-// smem = "4112 * 2 * (1 + pair)"
+// smem = "4112 * (2 if NORM == 0 and x_bytes == 2 and ADD != 1 else 1)"
 // pdl = "odd and NORM < 2 and hidden * x_bytes >= 16"
 // args = ["x", "residual", "gamma", "beta", "copies", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: two to sixteen blocks on neighbouring multiprocessors share a row; together their registers hold what
 // those of one block cannot, so a row of a megabyte is read once. The threads of all blocks take turns in 16-byte vectors, so
-// that every block has its share of a row of any length. A cluster takes one row (with `pair` two) and ends; several are
+// that every block has its share of a row of any length. A cluster takes one row and ends; several are
 // resident on a multiprocessor, and while one meets the others load and store.
 // Gamma and beta are as long as the row, so without care they are twice the traffic of x on its way from L2. x passes by L1,
-// which then keeps the slices of gamma and beta that a multiprocessor's blocks want; `pair` halves what is left. It keeps them
-// for the blocks that are past their wait for the cluster only: that wait empties L1 (CCTL.IVALL in the machine code).
+// which then keeps the slices of gamma and beta that a multiprocessor's blocks want; for the blocks that are past their wait
+// for the cluster only: that wait empties L1 (CCTL.IVALL in the machine code).
 // Statistics: as all of ours (common/statistics.cuh). Each warp sends what it found to every block (st.async), and a block goes
 // on when its barrier has counted the bytes: one meeting a row. The cluster's own barrier is waited for once, while the
 // row is on its way, so that nobody sends to a block that has not started.
@@ -71,19 +69,16 @@
 #include "common/cluster.cuh"
 #include "common/piece.cuh"
 
-template <typename T, typename W, int NORM, int ADD, int VECS, int PAIR, int ODD, int GAMMA>
-__global__ void __launch_bounds__(VECS == 8 || PAIR ? 256 : 512, VECS == 8 ? 3 : ADD == ADD_NONE ? 2 : 1)
+template <typename T, typename W, int NORM, int ADD, int VECS, int ODD, int GAMMA>
+__global__ void __launch_bounds__(VECS == 8 ? 256 : 512, VECS == 8 ? 3 : ADD == ADD_NONE ? 2 : 1)
 cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
             const uint4* copies, T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd,
             long long rows, int hidden, long long x_stride, long long y_stride, float eps, float offset) {
-    constexpr int ROWS = 1 + PAIR;
-    static_assert(!ODD || !PAIR, "rows of a pair lie alike");
-    static_assert(sizeof(Cluster::Mail) == 4112, "the header asks for it");
+    static_assert(sizeof(Cluster::Mail) == 4112, "the header asks for one or two");
     Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
-    constexpr int EACH = MEETINGS<NORM, T, ADD>;
     if (threadIdx.x == 0) {
 #pragma unroll
-        for (int r = 0; r < ROWS * EACH; ++r) barrier_init(&mails[r].arrived);
+        for (int i = 0; i < MEETINGS<NORM, T, ADD>; ++i) barrier_init(&mails[i].arrived);
     }
     __syncwarp();
     cluster_arrive();
@@ -91,47 +86,28 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
     const Cluster cluster = Cluster::here(mails);
     const int threads = cluster.size();
     const int lane = cluster.lane();
-    const long long row = cluster.row() * ROWS;
+    const long long row = cluster.row();
     if (hidden / Span<T>::N > VECS * threads) __trap();  // a fault, rather than a row cut short
 
-    const auto line_of = [&](long long at) {
-        const bool adds = ADD != ADD_NONE;
-        return Line<T>{x + at * x_stride, adds ? residual + at * x_stride : nullptr, y + at * y_stride,
-                       adds ? sum + at * y_stride : nullptr};
-    };
+    constexpr bool adds = ADD != ADD_NONE;
+    const Line<T> line{x + row * x_stride, adds ? residual + row * x_stride : nullptr, y + row * y_stride,
+                       adds ? sum + row * y_stride : nullptr};
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
-    if constexpr (ODD) {
-        const Line<T> line = line_of(row);
-        if (!line.template alike<ADD>()) {
-            cluster_wait();
-            await_copies<NORM>();
-            const Moments moments = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, cluster);
-            if (lane == 0) moments.save(mean, rstd, row);
-            return;
-        }
+    Moments moments;
+    if (ODD && !line.template alike<ADD>()) {
+        cluster_wait();
+        await_copies<NORM>();
+        moments = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, cluster);
+        if (lane == 0) moments.save(mean, rstd, row);
+    } else {
+        if constexpr (ODD && adds) await_copies<NORM>();  // the sum is written as the row arrives
+        const Span<T> span = Span<T>::template of<ODD>(line.x, hidden, lane);
+        Piece<T, ADD, VECS, ODD> piece;
+        piece.load(line, span, lane, threads);
+        cluster_wait();  // all blocks can be sent to
+        moments = take<NORM>(piece, cluster, span, threads, hidden, eps);
+        if constexpr (ODD && !adds) await_copies<NORM>();
+        if (lane == 0) moments.save(mean, rstd, row);
+        store<NORM>(piece, moments, line.y, span, hidden, lane, threads, weights, copies);
     }
-
-    if constexpr (ODD && ADD != ADD_NONE) await_copies<NORM>();  // the sum is written as the row arrives
-    const Span<T> span = Span<T>::template of<ODD>(x + row * x_stride, hidden, lane);
-    Piece<T, ADD, VECS, ODD> piece[ROWS];
-    Cluster teams[ROWS];
-    T* to[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        const bool exists = r == 0 || row + r < rows;
-        const Span<T> held{span.head, span.body, exists ? span.left : 0, span.edge};
-        piece[r].load(line_of(row + r), held, lane, threads);
-        to[r] = exists ? y + (row + r) * y_stride : nullptr;
-        teams[r] = {mails + r * EACH, cluster.rank, cluster.blocks};
-    }
-    cluster_wait();  // all blocks can be sent to
-
-    Moments moments[ROWS];
-    take<NORM>(piece, teams, span, threads, hidden, eps, moments);
-    if constexpr (ODD && ADD == ADD_NONE) await_copies<NORM>();
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        if (lane == 0 && to[r] != nullptr) moments[r].save(mean, rstd, row + r);
-    }
-    store<NORM>(piece, moments, to, span, hidden, lane, threads, weights, copies);
 }

@@ -67,7 +67,7 @@ few_rows(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
     using Params = Slot<W, N, 1>;
     using Values = Slot<Held<T, ADD>, N, 1>;
     static_assert(sizeof(Cluster::Mail) == 4112, "the header asks for it");
-    constexpr bool TENSOR = BY_TENSOR<NORM, Held<T, ADD>>;
+    constexpr bool TENSOR = NORM == LAYERNORM && BY_TENSOR<NORM, Held<T, ADD>>;  // RMSNorm was slower so
     __shared__ float4 scratch[SPREAD ? 1 : TENSOR ? 64 : 32];
 
     let_next_begin();

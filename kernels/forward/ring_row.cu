@@ -292,7 +292,7 @@ ring_row(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
 
     ClusterMeeting meeting(mails);
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
-    const int first = static_cast<int>(blockIdx.x) / meeting.blocks, step = static_cast<int>(gridDim.x) / meeting.blocks;
+    const int first = cluster_index(), step = cluster_count();
     const Line<T> line{x, residual, y, sum};
     constexpr int N = Span<T>::N;
     if (ODD && (!line.template alike<ADD>() || (x_stride - y_stride) % N != 0 || step * x_stride % N != 0)) {

@@ -82,7 +82,7 @@ span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __res
          long long rows, int hidden, long long x_stride, long long y_stride, float eps, float offset) {
     using Threads = Group<LANES>;
     __shared__ float4 scratch[Threads::IN_WARP ? 1 : 32 * MEETINGS<NORM, T, ADD>];
-    const Team<LANES> team[1] = {{scratch}};
+    const Team<LANES> team{scratch};
     const int threads = Threads::size();
     const int lane = Threads::lane();
     // said so that the compiler sees it: a warp has one row, and its shuffles need no care for lanes gone astray
@@ -94,20 +94,19 @@ span_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __res
     const Line<T> line{x + row * x_stride, adds ? residual + row * x_stride : nullptr, y + row * y_stride,
                        adds ? sum + row * y_stride : nullptr};
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
-    Moments moments[1];
+    Moments moments;
     if (!line.template alike<ADD>()) {
         await_copies<NORM>();
-        moments[0] = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, team[0]);
-        if (lane == 0) moments[0].save(mean, rstd, row);
+        moments = plain_row<NORM, ADD>(line, weights, hidden, lane, threads, eps, team);
+        if (lane == 0) moments.save(mean, rstd, row);
     } else {
         const Span<T> span = Span<T>::of(line.x, hidden, lane);
-        Piece<T, ADD, VECS, true> piece[1];
+        Piece<T, ADD, VECS, true> piece;
         if constexpr (adds) await_copies<NORM>();  // the sum is written as the row arrives
-        piece[0].load(line, span, lane, threads);
-        take<NORM>(piece, team, span, threads, hidden, eps, moments);
+        piece.load(line, span, lane, threads);
+        moments = take<NORM>(piece, team, span, threads, hidden, eps);
         if constexpr (!adds) await_copies<NORM>();
-        if (lane == 0) moments[0].save(mean, rstd, row);
-        T* const to[1] = {line.y};
-        store<NORM>(piece, moments, to, span, hidden, lane, threads, weights, copies);
+        if (lane == 0) moments.save(mean, rstd, row);
+        store<NORM>(piece, moments, line.y, span, hidden, lane, threads, weights, copies);
     }
 }
