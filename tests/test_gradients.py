@@ -17,6 +17,7 @@ from normbench.adversary import place
 from normbench.check import Verdict, check, check_copy, expect, expect_columns, yardstick
 from normbench.contenders import FakeLaunch, Unsupported, baseline, empty, load_module, namespace
 from normbench.points import Point, Semantics
+from normbench.streams import copy_of
 from normbench.tensors import Tensors, make_sets
 from normbench.trial import Failure, attempt
 
@@ -541,6 +542,15 @@ def test_the_copy_of_a_backward_op_reads_two_and_writes_one() -> None:
 
     assert check_copy(yardstick(tensors.inputs), total).ok
     assert check_copy(yardstick(tensors.inputs), tensors.inputs["x"]).status == "wrong"  # type: ignore[arg-type]
+
+
+def test_the_copy_that_sets_a_races_roof_reads_two_and_writes_one() -> None:
+    tensors = tensors_of(point("bf16"))
+    sources, target = [tensors.inputs["x"], tensors.inputs["dy"]], torch.empty_like(tensors.inputs["x"])  # type: ignore[arg-type]
+
+    copy_of(sources, [target])()
+
+    assert torch.equal(target, sources[0] + sources[1])  # type: ignore[operator]
 
 
 # baselines, as far as they go without a GPU

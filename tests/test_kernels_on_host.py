@@ -144,7 +144,10 @@ def jobs_of(kernel: kernelfile.Kernel, shapes: Any = None, gammas: Any = PLAIN) 
                         regime = "latency" if "pdl" in kernel.axes else "stream"
                         point = Point(op, dtype, rows, hidden, regime, semantics)
                         shifts = draw.choice(bases)
-                        names = kernelfile.launch_names(point, 90, 132, alignment(point, shifts)) | {"blocks_per_sm": 1, "clusters": 3}
+                        names = kernelfile.launch_names(point, 90, 132, alignment(point, shifts)) | {
+                            "blocks_per_sm": 1,
+                            "clusters": 3,
+                        }
                         variants = [] if kernel.refusal(names) else kernel.variants(BLOCKS, names)
                         if variants:  # of the large ones only what no small one can do: fibers are slow
                             variant = draw.choice([v for v in variants if threads(v) <= 1024] or variants)
@@ -364,7 +367,13 @@ PLANTED = [
     ("span_row", "common/piece.cuh", "return differ % 16 == 0", "return true", "y taken to be aligned as x is"),
     ("cluster_row", "common/cluster.cuh", "barrier_wait(&mail->arrived, parity);", "", "no wait for the parts"),
     ("cluster_row", "common/cluster.cuh", "int warp = rank *", "int warp = 0 *", "parts overwrite each other"),
-    ("cluster_row", "forward/cluster_row.cu", "        cluster_wait();  // all", "        //", "sent to a block not started"),
+    (
+        "cluster_row",
+        "forward/cluster_row.cu",
+        "        cluster_wait();  // all",
+        "        //",
+        "sent to a block not started",
+    ),
     ("cluster_row", "common/cluster.cuh", "return {mail + 1, rank, blocks}", "return {mail, rank, blocks}", "one mail"),
     (
         "cluster_row",

@@ -195,8 +195,8 @@ class CudaKernel(Ours):
     def _resident(self, point: Point, variant: Variant, names: dict[str, Any], gpu: Any) -> dict[str, int]:
         """``blocks_per_sm`` and ``clusters`` of the variant's first launch, as many as are resident at once.
 
-        Clusters are the driver's to count: they lie within groups of multiprocessors, of which an H200 has some with 18
-        and some with fewer, so that of 132 no whole number of eights is used. Blocks without a cluster count as such of one.
+        Clusters are the driver's to count: they lie within groups of multiprocessors, which hold no whole number of them,
+        so that an H200 with 132 runs 30 clusters of 4 and 15 of 8. A block without a cluster counts as one.
         """
         first, *_ = self.kernel.launched(variant)
         blocks = self._costs(point, variant, [first]).get("blocks_per_sm", 1)  # not known of code the driver compiles
@@ -209,7 +209,7 @@ class CudaKernel(Ours):
         handle = self._handle(first.symbol(names), smem, cluster)
         found = resident_clusters(handle, block, smem, cluster)
         if not found:
-            raise Unsupported(f"no cluster of {cluster} blocks with {smem} bytes of shared memory each fits this device")
+            raise Unsupported(f"no cluster of {cluster} blocks with {smem} bytes of shared memory each fits the device")
         return {"blocks_per_sm": blocks, "clusters": found}
 
     def _step(

@@ -140,10 +140,11 @@ class Streams:
 
 def copy_of(sources: Sequence[Any], targets: Sequence[Any]) -> Launch:
     """torch's device copy, of each source to its target; of two sources to one target, their sum."""
+    import torch
 
     def run() -> dict[str, Any]:
         if len(sources) > len(targets):
-            sources[0].add(sources[-1], out=targets[0])
+            torch.add(sources[0], sources[-1], out=targets[0])
             return {}
         for source, target in zip(sources, targets, strict=True):
             target.copy_(source)

@@ -34,8 +34,8 @@ KNOWN = {
     "torch_var_mean": "#9c246c",
     "torch_native_affine": "#6060cc",
 }
-# contenders that never meet in a race: of few rows or scale-only norms the one, of wide rows the other; or the one took the
-# other's place
+# contenders that never meet in a race: of few rows or scale-only norms the one, of wide rows the other; or the one took
+# the place of the other
 ALIKE = {
     "ring_row": "bulk_row",
     "few_rows": "wide_torch_order",
