@@ -77,7 +77,7 @@ LONG_SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (5, 24576, 0, {"gamma": False, "stats": True}),
     (6, 28001, 0, {"gamma": False}),
 )
-KINDS = ("normal", "offset", "constant", "large")
+KINDS = ("normal", "offset", "constant", "large", "mixed", "huge")
 # cast order and offset of gamma, and shapes that take every way of a kernel to gamma
 PLAIN = (("torch", 0.0),)
 GAMMAS = (("llama", 0.0), ("torch", 1.0), ("llama", 1.0))
@@ -172,9 +172,13 @@ def inputs(job: Job) -> Any:
     import torch
 
     shape = (job.point.rows, job.point.hidden)
+    if job.kind == "mixed":  # rows that share a warp and want different ways to their statistics
+        return torch.randn(shape) + torch.arange(job.point.rows)[:, None] % 3 * 1000.0
+    if job.kind == "huge" and "layernorm" in job.point.op and job.point.dtype != "fp16" and job.point.hidden <= 2048:
+        return torch.randn(shape) * 2e17 + 2e19  # the squares are beyond fp32
     if job.kind == "constant":
         return torch.full(shape, 33333.3 if job.point.dtype == "fp32" else 1234.0)
-    offset = {"normal": 0.0, "offset": 1000.0, "large": 1e6 if job.point.dtype != "fp16" else 0.0}[job.kind]
+    offset = {"normal": 0.0, "huge": 0.0, "offset": 1000.0, "large": 1e6 if job.point.dtype != "fp16" else 0.0}[job.kind]
     most = 5e3 if job.point.dtype == "fp16" else 1e4  # that a sum of two stays in range
     return torch.randn(shape) * (most if job.kind == "large" else 1) + offset
 

@@ -219,9 +219,11 @@ struct Walk {
             slot.unpack(dy);
             if constexpr (NARROW) gamma[p].forget();
             gamma[p].unpack(g);
+            // of a place outside the row 0 is subtracted: its xhat may be no infinity, which times 0 would be NaN
+            const float pivot = APART || holds(p) ? moments.pivot : 0.0f;
 #pragma unroll
             for (int j = 0; j < N; ++j) {
-                values[j] = centred(moments, values[j]);
+                if constexpr (NORM == LAYERNORM) values[j] -= pivot;
                 g[j] *= dy[j];
             }
             visit(p, values, g, dy);
@@ -262,7 +264,7 @@ struct Walk {
     __device__ __forceinline__ void write(long long row, const Moments& moments, const Coming<T>& coming, float2 total,
                                           Vectors vectors) const {
         if (!busy) return;
-        // as a line over what is centred: one fma an element, and one for g
+        // as a line over what is centred: one fma an element, and one for g. rstd enters squared, so below 1e19
         const float share = moments.rstd * inverse;
         const float slope = -total.y * share * moments.rstd;
         const float level = NORM == LAYERNORM ? -fmaf(total.y * share, moments.shift, total.x * share) : 0.0f;

@@ -174,7 +174,11 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
             for (int p = 0; p < VECS; ++p) sums.add(held[p].quad());
             if constexpr (!Threads::IN_WARP) {
 #pragma unroll 1
-                for (int p = VECS; p * pitch < hidden; ++p) sums.add(held_at(p).quad());
+                for (int p = VECS; p * pitch < hidden; ++p) {
+                    TensorSums<T, 1> more;
+                    more.add(held_at(p).quad());
+                    sums.add(more);
+                }
             }
             return by_tensor<NORM>(team, post_sums<NORM>(team, sums), hidden, eps, [&] {
                 return statistics<NORM>(team.next(), each, count, held[0].first(), hidden, eps);

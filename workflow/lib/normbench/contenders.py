@@ -182,10 +182,10 @@ class CudaKernel(Ours):
     def bind(self, tensors: Tensors, variant: Variant, gpu: Gpu) -> Launch:
         if isinstance(gpu, FakeGpu):
             return self._faked(tensors, variant, gpu)
-        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
-        names |= self._resident(tensors.point, variant, names, gpu)
         if not tensors.point.rows:
             return empty(tensors)
+        names = self._names(tensors.point, gpu, tensors.alignment()) | variant
+        names |= self._resident(tensors.point, variant, names, gpu)
         scratch = self._scratch(names, gpu)
         launches = self.kernel.wanted(names)
         steps = [self._step(launch, names, tensors, scratch, gpu) for launch in launches]
