@@ -89,14 +89,7 @@ cluster_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restri
     static_assert(MAILS * sizeof(Cluster::Mail) == 16448, "the header asks for it");
     Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
     uint4* const ring = reinterpret_cast<uint4*>(mails + MAILS);
-    if (threadIdx.x == 0) {
-#pragma unroll
-        for (int i = 0; i < MAILS; ++i) barrier_init(&mails[i].arrived);
-    }
-    __syncwarp();
-    cluster_arrive();
-
-    ClusterMeeting meeting(mails);
+    ClusterMeeting meeting = ClusterMeeting::arrive(mails);
     const int first = cluster_index(), clusters = cluster_count();
     const Backward<T, W> work{x, dy, residual, gamma, mean, rstd, dx, rows, hidden, x_stride, y_stride, eps};
     const Slice slice = Slice::of(partial, first, clusters, hidden, dbeta != nullptr);

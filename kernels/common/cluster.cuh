@@ -64,6 +64,17 @@ struct ClusterMeeting {
     int blocks;
     unsigned turn = 0, statistics = 0;
 
+    // The beginning of a kernel: its mails are ready for all blocks once it has waited for the cluster (cluster_wait).
+    static __device__ __forceinline__ ClusterMeeting arrive(Cluster::Mail* mails) {
+        if (threadIdx.x == 0) {
+#pragma unroll
+            for (int i = 0; i < MAILS; ++i) barrier_init(&mails[i].arrived);
+        }
+        __syncwarp();
+        cluster_arrive();
+        return ClusterMeeting(mails);
+    }
+
     __device__ __forceinline__ explicit ClusterMeeting(Cluster::Mail* mails)
         : mails(mails), rank(static_cast<int>(cluster_rank())), blocks(static_cast<int>(cluster_blocks())) {}
 

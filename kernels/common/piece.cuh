@@ -75,12 +75,7 @@ struct Affine {
         float scale[N], shift[N];
         asked.scale.unpack(scale);
         if constexpr (NORM == LAYERNORM) asked.shift.unpack(shift);
-        weights.enter(values);
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            const float factor = weights.factor(scale[j]);
-            values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shift[j]) : values[j] * factor;
-        }
+        weights.template apply<NORM>(values, scale, shift);
     }
 };
 

@@ -28,6 +28,18 @@ struct Weights {
         return (GAMMA & GAMMA_OFFSET) != 0 ? gamma + offset : gamma;
     }
 
+    // Normalised values of a vector, scaled and shifted by its elements of gamma and beta in fp32; what the norm does not take is not read.
+    template <int NORM, int N>
+    __device__ __forceinline__ void apply(float (&values)[N], const float (&scale)[N], const float (&shift)[N]) const {
+        if constexpr (!TAKES_GAMMA<NORM>) return;
+        enter(values);
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            const float factor = this->factor(scale[j]);
+            values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shift[j]) : values[j] * factor;
+        }
+    }
+
     // One element: its normalised value, scaled and shifted.
     __device__ __forceinline__ float applied(float value, int index) const {
         float entered[1] = {value};

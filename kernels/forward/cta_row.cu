@@ -202,14 +202,7 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
             if constexpr (AHEAD) ask(p + 1);
 #pragma unroll
             for (int j = 0; j < N; ++j) values[j] = normalise(values[j]);
-            if constexpr (TAKES_GAMMA<NORM>) {
-                weights.enter(values);
-#pragma unroll
-                for (int j = 0; j < N; ++j) {
-                    const float factor = weights.factor(scale[j]);
-                    values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shift[j]) : values[j] * factor;
-                }
-            }
+            weights.template apply<NORM>(values, scale, shift);
             if (p >= VECS) hand_out(slot, p);  // only now: a sum in place of the residual ends what it was made of
             Loaded result;
             result.pack(values);

@@ -162,12 +162,7 @@ few_rows(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
         shift[p].unpack(shifts);
 #pragma unroll
         for (int j = 0; j < N; ++j) values[j] = moments.template applied<NORM>(values[j]);
-        weights.enter(values);
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            const float factor = weights.factor(factors[j]);
-            values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shifts[j]) : values[j] * factor;
-        }
+        weights.template apply<NORM>(values, factors, shifts);
         Slot<T, N, 1> result;
         result.pack(values);
         result.store(y + to + p * pitch, left - p * pitch);

@@ -224,12 +224,7 @@ struct Ring {
             if constexpr (NORM == LAYERNORM) beta[p].unpack(shift);
 #pragma unroll
             for (int j = 0; j < N; ++j) values[j] = moments.template applied<NORM>(values[j]);
-            weights.enter(values);
-#pragma unroll
-            for (int j = 0; j < N; ++j) {
-                const float factor = weights.factor(scale[j]);
-                values[j] = NORM == LAYERNORM ? fmaf(values[j], factor, shift[j]) : values[j] * factor;
-            }
+            weights.template apply<NORM>(values, scale, shift);
             Slot<T, N, 1> result;
             result.pack(values);
             result.store(to + at + p * 32 * N, 1);
@@ -283,14 +278,7 @@ ring_row(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
     static_assert(MAILS * sizeof(Cluster::Mail) == 16448, "the header asks for it");
     Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
     uint4* const memory = reinterpret_cast<uint4*>(mails + MAILS);
-    if (threadIdx.x == 0) {
-#pragma unroll
-        for (int i = 0; i < MAILS; ++i) barrier_init(&mails[i].arrived);
-    }
-    __syncwarp();
-    cluster_arrive();
-
-    ClusterMeeting meeting(mails);
+    ClusterMeeting meeting = ClusterMeeting::arrive(mails);
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     const int first = cluster_index(), step = cluster_count();
     const Line<T> line{x, residual, y, sum};
