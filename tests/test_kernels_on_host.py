@@ -178,7 +178,9 @@ def inputs(job: Job) -> Any:
         return torch.randn(shape) * 2e17 + 2e19  # the squares are beyond fp32
     if job.kind == "constant":
         return torch.full(shape, 33333.3 if job.point.dtype == "fp32" else 1234.0)
-    offset = {"normal": 0.0, "huge": 0.0, "offset": 1000.0, "large": 1e6 if job.point.dtype != "fp16" else 0.0}[job.kind]
+    offset = {"normal": 0.0, "huge": 0.0, "offset": 1000.0, "large": 1e6 if job.point.dtype != "fp16" else 0.0}[
+        job.kind
+    ]
     most = 5e3 if job.point.dtype == "fp16" else 1e4  # that a sum of two stays in range
     return torch.randn(shape) * (most if job.kind == "large" else 1) + offset
 

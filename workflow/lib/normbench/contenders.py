@@ -195,8 +195,8 @@ class CudaKernel(Ours):
     def _resident(self, point: Point, variant: Variant, names: dict[str, Any], gpu: Any) -> dict[str, int]:
         """``blocks_per_sm`` and ``clusters`` of the variant's first launch, as many as are resident at once.
 
-        Clusters are the driver's to count: they lie within groups of multiprocessors, which hold no whole number of them,
-        so that an H200 with 132 runs 30 clusters of 4 and 15 of 8. A block without a cluster counts as one.
+        Clusters are the driver's to count: they lie within groups of multiprocessors, which hold no whole number of
+        them, so that an H200 with 132 runs 30 clusters of 4 and 15 of 8. A block without a cluster counts as one.
         """
         first, *_ = self.kernel.launched(variant)
         blocks = self._costs(point, variant, [first]).get("blocks_per_sm", 1)  # not known of code the driver compiles
