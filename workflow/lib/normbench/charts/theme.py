@@ -14,7 +14,7 @@ KNOWN = {
     "cta_row": "#0060fc",
     "span_row": "#00c0fc",
     "cluster_row": "#fc6c48",
-    "bulk_row": "#c0b400",
+    "ring_row": "#c0b400",
     "naive": "#d80060",
     "welford": "#b46000",
     "triton_row": "#3cc060",
@@ -34,10 +34,8 @@ KNOWN = {
     "torch_var_mean": "#9c246c",
     "torch_native_affine": "#6060cc",
 }
-# contenders that never meet in a race: of few rows or scale-only norms the one, of wide rows the other; or the one took
-# the place of the other
+# contenders that never meet in a race: of few rows or scale-only norms the one, of wide rows the other
 ALIKE = {
-    "ring_row": "bulk_row",
     "few_rows": "wide_torch_order",
     "channel_tile": "wide_onepass",
     "short_row": "wide_split",
