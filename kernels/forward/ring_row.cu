@@ -4,11 +4,11 @@
 // dtypes = ["fp32", "fp16", "bf16"]
 // where = [
 //     # which variants exist
-//     "arch >= 90",
+//     "arch in (90, 100, 103)",
 //     "w_bytes == x_bytes",
 //     "(block, vecs, depth) in ((512, 4, 3), (256, 4, 6), (512, 7, 3), (512, 8, 3))",
 //     "vecs == 4 or (ADD == 0 and (vecs == 7) == (odd == 1) and (NORM == 1 or x_bytes == 4))",
-//     "depth * vecs * block * (32 if ADD > 0 else 16) + 16448 <= (230400 if arch in (90, 100, 103) else 99328)",
+//     "depth * vecs * block * (32 if ADD > 0 else 16) + 16448 <= 230400",
 //     # 16-byte boundaries where rows have them
 //     "(odd == 0) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",
 //     # the threads must hold the row, not with half of them idle
@@ -16,7 +16,7 @@
 //     "vecs * cluster * block < hidden * x_bytes // 8",
 // ]
 // skip = [
-//     {when = "arch < 90", reason = "needs thread block clusters (sm_90 on)"},
+//     {when = "arch not in (90, 100, 103)", reason = "needs clusters of blocks with 200 KB of shared memory each (sm_90, sm_100)"},
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; cta_row takes others"},
 //     {when = "hidden * x_bytes < 32768", reason = "made for long rows; cta_row and span_row take others"},
 //     {when = "hidden * x_bytes > 524288", reason = "the registers of a cluster hold gamma and beta of no longer rows"},
@@ -50,7 +50,7 @@
 // element by element.
 // Residual: added when it is used; the sum is written with y. y may be x, and sum may be residual.
 // Saved tensors: mean and rstd in fp32 where their pointers are given.
-// Known limits: needs sm_90. Few rows leave multiprocessors idle.
+// Known limits: needs sm_90 or sm_100. Few rows leave multiprocessors idle.
 
 #include "common/async_ptx.cuh"
 #include "common/cluster.cuh"
