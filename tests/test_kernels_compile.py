@@ -126,12 +126,15 @@ def test_nothing_spills_on_the_architecture_of_the_published_study(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stem", "arch"), BUILDS)
-def test_nothing_spills_elsewhere_but_a_few_numbers_of_wide_onepass(
+def test_nothing_spills_elsewhere_but_a_few_numbers_that_are_wanted_once_a_row(
     stem: str, arch: int, outputs: dict[tuple[str, int], Output]
 ) -> None:
-    """Its row takes the registers, and it looks at those numbers once a row."""
-    most = 32 if stem == "wide_onepass" else 0
-    assert outputs[stem, arch].rows.filter(pl.col("spill_bytes") > most).rows() == []
+    """Where the row takes the registers: wide_onepass, and cta_row with eight vectors, on architectures not timed."""
+    spilled = outputs[stem, arch].rows.filter(pl.col("spill_bytes") > 0)
+    assert spilled.filter(pl.col("spill_bytes") > 32).rows() == []
+    if stem != "wide_onepass":
+        names = [CTA_ROW.fullmatch(symbol) for symbol in spilled["symbol"].unique()]
+        assert [name for name in names if name is None or name["vecs"] != "8"] == []
 
 
 def nvdisasm() -> str | None:

@@ -9,7 +9,7 @@ import ctypes
 import random
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,7 +77,8 @@ LONG_SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (5, 24576, 0, {"gamma": False, "stats": True}),
     (6, 28001, 0, {"gamma": False}),
 )
-KINDS = ("normal", "offset", "constant", "large", "mixed", "huge")
+KINDS = ("normal", "offset", "constant", "large")
+MORE_KINDS = ("mixed", "huge")  # for some of the jobs besides
 # cast order and offset of gamma, and shapes that take every way of a kernel to gamma
 PLAIN = (("torch", 0.0),)
 GAMMAS = (("llama", 0.0), ("torch", 1.0), ("llama", 1.0))
@@ -153,7 +154,8 @@ def jobs_of(kernel: kernelfile.Kernel, shapes: Any = None, gammas: Any = PLAIN) 
                             variant = draw.choice([v for v in variants if threads(v) <= 1024] or variants)
                             in_place = gap == 0 and draw.random() < 0.25 and not variant.get("pdl")
                             found.append(Job(point, draw.choice(KINDS), shifts, in_place, names | variant, variant))
-    return found
+    more = random.Random(kernel.stem)
+    return found + [replace(job, kind=more.choice(MORE_KINDS)) for job in found if more.random() < 0.2]
 
 
 def threads(variant: dict[str, int]) -> int:
