@@ -22,6 +22,14 @@ struct Line {
     T* y;
     T* sum;
 
+    // That of a row; this is the first one's.
+    template <int ADD>
+    __device__ __forceinline__ Line at(long long row, long long x_stride, long long y_stride) const {
+        const bool adds = ADD != ADD_NONE;
+        return {x + row * x_stride, adds ? residual + row * x_stride : nullptr, y + row * y_stride,
+                adds ? sum + row * y_stride : nullptr};
+    }
+
     // Whether all of them lie alike to the 16-byte boundaries.
     template <int ADD>
     __device__ __forceinline__ bool alike() const {
@@ -180,9 +188,7 @@ template <int NORM, typename T, int ADD, int VECS, bool ODD, typename Team>
 __device__ __forceinline__ Moments take(Piece<T, ADD, VECS, ODD>& piece, const Team& team, const Span<T>& span, int threads,
                                         int hidden, float eps) {
     const auto exact = [&](const Team& team) {
-        const Part part = piece.template part<NORM, Team>(span, threads, hidden);
-        post<NORM>(team, part);
-        return posted<NORM>(team, part, hidden, eps);
+        return met<NORM>(team, piece.template part<NORM, Team>(span, threads, hidden), hidden, eps);
     };
     const Moments moments = [&] {
         if constexpr (MEETINGS<NORM, T, ADD> == 1) return exact(team);

@@ -100,10 +100,15 @@ __device__ __forceinline__ Moments posted(const Team& team, Part mine, int hidde
     }
 }
 
+// The row's numbers by a meeting of those who have a part of it.
+template <int NORM, typename Team>
+__device__ __forceinline__ Moments met(const Team& team, const Part& mine, int hidden, float eps) {
+    post<NORM>(team, mine);
+    return posted<NORM>(team, mine, hidden, eps);
+}
+
 template <int NORM, typename Team, typename Each, typename Count>
 __device__ __forceinline__ Moments statistics(const Team& team, const Each& each, const Count& count, float first, int hidden,
                                               float eps) {
-    const Part part = part_of<NORM, Team>(each, count, first, hidden);
-    post<NORM>(team, part);
-    return posted<NORM>(team, part, hidden, eps);
+    return met<NORM>(team, part_of<NORM, Team>(each, count, first, hidden), hidden, eps);
 }

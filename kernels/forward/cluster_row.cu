@@ -90,8 +90,7 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
     if (hidden / Span<T>::N > VECS * threads) __trap();  // a fault, rather than a row cut short
 
     constexpr bool adds = ADD != ADD_NONE;
-    const Line<T> line{x + row * x_stride, adds ? residual + row * x_stride : nullptr, y + row * y_stride,
-                       adds ? sum + row * y_stride : nullptr};
+    const Line<T> line = Line<T>{x, residual, y, sum}.template at<ADD>(row, x_stride, y_stride);
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     Moments moments;
     if (ODD && !line.template alike<ADD>()) {

@@ -199,12 +199,8 @@ struct Ring {
 
     __device__ __forceinline__ Moments handed_out(int stage, const Ends& ends) {
         if constexpr (TENSOR) {
-            return by_tensor<NORM>(meeting.sums(), float2{}, hidden, eps, [&] {
-                const Cluster team = meeting.team();
-                const Part mine = part(stage, ends);
-                post<NORM>(team, mine);
-                return posted<NORM>(team, mine, hidden, eps);
-            });
+            return by_tensor<NORM>(meeting.sums(), float2{}, hidden, eps,
+                                   [&] { return met<NORM>(meeting.team(), part(stage, ends), hidden, eps); });
         } else {
             return posted<NORM>(meeting.sums(), Part{}, hidden, eps);
         }
@@ -286,9 +282,7 @@ ring_row(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
     if (ODD && (!line.template alike<ADD>() || (x_stride - y_stride) % N != 0 || step * x_stride % N != 0)) {
         cluster_wait();
         for (long long row = first; row < rows; row += step) {
-            const bool adds = ADD != ADD_NONE;
-            const Line<T> at{x + row * x_stride, adds ? residual + row * x_stride : nullptr, y + row * y_stride,
-                             adds ? sum + row * y_stride : nullptr};
+            const Line<T> at = line.template at<ADD>(row, x_stride, y_stride);
             const Moments moments =
                 plain_row<NORM, ADD>(at, weights, hidden, meeting.lane(), meeting.size(), eps, meeting.team());
             if (meeting.lane() == 0) moments.save(mean, rstd, row);
