@@ -62,3 +62,11 @@ __device__ __forceinline__ void send(float4 value, float4* mine, unsigned rank, 
                  "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(there(barrier, rank))
                  : "memory");
 }
+
+// Adds 1 to a counter in global memory, for the thread that calls; what was there. For one thread of a warp alone, for which
+// atomicAdd would first ask how many of its warp want the same.
+__device__ __forceinline__ unsigned count_up(unsigned* counter) {
+    unsigned before;
+    asm volatile("atom.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(__cvta_generic_to_global(counter)) : "memory");
+    return before;
+}

@@ -6,9 +6,10 @@
 //     # which variants exist
 //     "arch in (90, 100, 103)",
 //     "w_bytes == x_bytes",
-//     "(block, vecs, depth) in ((512, 4, 3), (256, 4, 6), (512, 7, 3), (512, 8, 3))",
-//     "vecs == 4 or (ADD == 0 and (vecs == 7) == (odd == 1) and (NORM == 1 or x_bytes == 4))",
-//     "depth * vecs * block * (32 if ADD > 0 else 16) + 16448 <= 230400",
+//     "block in (64, 128, 256, 512) if odd == 0 else block <= 512",
+//     "vecs == 4 or (vecs == 7) == (odd == 1)",
+//     "vecs == 4 or block == 512 or (vecs == 8 and block == 256)",
+//     "vecs * block * (96 if ADD > 0 else 48) + 16544 <= 230400",
 //     # 16-byte boundaries where rows have them
 //     "(odd == 0) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",
 //     # the threads must hold the row, not with half of them idle
@@ -18,24 +19,29 @@
 // skip = [
 //     {when = "arch not in (90, 100, 103)", reason = "needs clusters of blocks with 200 KB of shared memory each (sm_90, sm_100)"},
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; cta_row takes others"},
-//     {when = "hidden * x_bytes < 32768", reason = "made for long rows; cta_row and span_row take others"},
+//     {when = "hidden * x_bytes < 4096", reason = "made for long rows; cta_row and span_row take others"},
 //     {when = "hidden * x_bytes > 524288", reason = "the registers of a cluster hold gamma and beta of no longer rows"},
 // ]
 //
+// zeroed = ["counters"]
+//
 // [axes]
 // block = "study"
-// cluster = [2, 4, 8]      # blocks a row
+// cluster = [1, 2, 4, 8]   # blocks a row
 // vecs = [4, 7, 8]         # 16-byte vectors of a row that a thread has
 // odd = [0, 1]             # rows may begin and end between 16-byte boundaries
-// depth = [3, 6]           # rows in the ring, of which two are being used
+// fixed = [0, 1]           # a cluster's rows are its own from the beginning
+//
+// [scratch]
+// counters = "64"
 //
 // [[launches]]
 // name = "ring_row<{T}, {W}, {NORM}, {ADD}, {vecs}, {odd}, {GAMMA}>"
-// grid = "cluster * even(rows, clusters, 16 // x_bytes if odd else 1)"
+// grid = "cluster * (even(rows, clusters, 16 // x_bytes if odd else 1) if fixed else max(clusters // (16 // x_bytes), 1) * (16 // x_bytes) if odd else min(clusters, rows))"
 // block = "block"
 // cluster = "cluster"
-// smem = "depth * vecs * block * (32 if ADD > 0 else 16) + 16448"
-// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset", "depth"]
+// smem = "vecs * block * (96 if ADD > 0 else 48) + 16544"
+// args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset", "counters", "fixed"]
 // ///
 // Decomposition: a cluster stays and takes one row after the other, each thread the same columns of each. What is the
 // same for all rows, gamma and beta, it has in registers from the beginning, so that x alone comes from L2. Rows to come are
@@ -55,11 +61,15 @@
 #include "common/async_ptx.cuh"
 #include "common/cluster.cuh"
 #include "common/piece.cuh"
+#include "common/shares.cuh"
+
+constexpr int DEPTH = 3;  // rows in the ring, of which two are being used
 
 template <typename T, typename W, int NORM, int ADD, int VECS, bool ODD, int GAMMA>
 struct Ring {
     static constexpr int N = Span<T>::N;
     static constexpr int EACH = ADD == ADD_NONE ? 1 : 2;  // tensors that are read
+    static constexpr int PITCH = EACH * VECS * 32;  // of a warp, from one row's places to the next row's
     static constexpr bool TENSOR = BY_TENSOR<NORM, Held<T, ADD>>;
     using Values = Slot<Held<T, ADD>, N, 1>;
 
@@ -74,29 +84,38 @@ struct Ring {
     const T* residual;
     T* y;
     T* sum;
-    long long rows, x_stride, y_stride;
+    Shares<DEPTH>& shares;
+    long long x_stride, y_stride;
     int hidden;
     float eps;
     Span<T> span;
     int at;       // this thread's first element
-    uint4* mine;  // its places in the ring
-    int pitch;    // from one row's places to the next row's
+    uint4* mine;  // its places in the ring; those of the vectors that it has not hold 0
     Slot<W, N, 1> gamma[VECS], beta[VECS];
+    W end_gamma, end_beta;  // of its element of the ends
 
     __device__ __forceinline__ bool holds(int p) const { return p * 32 < span.left; }
-    __device__ __forceinline__ bool exists(long long row) const { return row < rows; }
+    __device__ __forceinline__ bool exists(int row) const { return row < shares.rows; }
 
-    __device__ __forceinline__ void begin(uint4* memory, long long first) {
+    __device__ __forceinline__ void begin(uint4* memory) {
         const int lane = meeting.vector(VECS);
-        span = Span<T>::template of<ODD>(x + first * x_stride, hidden, lane);
+        span = Span<T>::template of<ODD>(x + shares.first * x_stride, hidden, lane);
         at = span.head + lane * N;
-        mine = memory + threadIdx.x / 32 * (EACH * VECS * 32) + threadIdx.x % 32;
-        pitch = static_cast<int>(blockDim.x) * EACH * VECS;
+        mine = memory + threadIdx.x / 32 * (DEPTH * PITCH) + threadIdx.x % 32;
+#pragma unroll
+        for (int p = 0; p < VECS; ++p) {
+            if (holds(p)) continue;
+#pragma unroll
+            for (int i = 0; i < DEPTH * EACH; ++i) mine[(i * VECS + p) * 32] = uint4{};
+        }
+        for (int round = 0; round < DEPTH - 1; ++round) request(shares.first + round * shares.step, round);
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
             parameters(gamma[p], weights.gamma, 1.0f, p);
             if constexpr (NORM == LAYERNORM) parameters(beta[p], weights.beta, 0.0f, p);
         }
+        end_gamma = ODD && span.edge >= 0 && weights.gamma != nullptr ? weights.gamma[span.edge] : Element<W>::narrow(1.0f);
+        end_beta = ODD && span.edge >= 0 && weights.beta != nullptr ? weights.beta[span.edge] : Element<W>::narrow(0.0f);
     }
 
     __device__ __forceinline__ void parameters(Slot<W, N, 1>& slot, const W* from, float absent, int p) const {
@@ -112,21 +131,23 @@ struct Ring {
         }
     }
 
-    __device__ __forceinline__ void request(long long row, int stage) const {
+    __device__ __forceinline__ void request(int row, int stage) const {
         if (exists(row)) {
             const long long from = row * x_stride + at;
-            uint4* const to = mine + stage * pitch;
+            uint4* const to = mine + stage * PITCH;
+            const T* const own = kept(x + from);
+            const T* const other = ADD != ADD_NONE ? kept(residual + from) : nullptr;
 #pragma unroll
             for (int p = 0; p < VECS; ++p) {
                 if (!holds(p)) continue;
-                copy_async<16>(to + p * 32, x + from + p * 32 * N);
-                if constexpr (ADD != ADD_NONE) copy_async<16>(to + (VECS + p) * 32, residual + from + p * 32 * N);
+                copy_async<16>(to + p * 32, own + p * 32 * N);
+                if constexpr (ADD != ADD_NONE) copy_async<16>(to + (VECS + p) * 32, other + p * 32 * N);
             }
         }
         copy_commit();
     }
 
-    __device__ __forceinline__ Ends look(long long row) const {
+    __device__ __forceinline__ Ends look(int row) const {
         Ends ends{Element<T>::narrow(0.0f), Element<T>::narrow(0.0f)};
         if (ODD && span.edge >= 0 && exists(row)) {
             ends.x = x[row * x_stride + span.edge];
@@ -144,14 +165,12 @@ struct Ring {
     // Vector p of a row that has come; 0 where the thread has none.
     __device__ __forceinline__ Values held(int stage, int p) const {
         Slot<T, N, 1> own;
-        own.fill(0.0f);
-        if (holds(p)) own.set(mine[stage * pitch + p * 32]);
+        own.set(mine[stage * PITCH + p * 32]);
         if constexpr (ADD == ADD_NONE) {
             return own;
         } else {
             Slot<T, N, 1> other;
-            other.fill(0.0f);
-            if (holds(p)) other.set(mine[stage * pitch + (VECS + p) * 32]);
+            other.set(mine[stage * PITCH + (VECS + p) * 32]);
             return added<ADD>(own, other);
         }
     }
@@ -206,16 +225,23 @@ struct Ring {
         }
     }
 
-    __device__ __forceinline__ void write(long long row, int stage, const Ends& ends, const Moments& moments) const {
-        T* const to = y + row * y_stride;
-        T* const sums = ADD != ADD_NONE ? sum + row * y_stride : nullptr;
+    __device__ __forceinline__ void write(int row, int stage, const Ends& ends, const Moments& moments) {
+        T* const line = y + row * y_stride;
+        T* const line_sum = ADD != ADD_NONE ? sum + row * y_stride : nullptr;
+        T* const to = kept(line + at);
+        T* const sums = ADD != ADD_NONE ? kept(line_sum + at) : nullptr;
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
             if (!holds(p)) continue;
             const Values slot = held(stage, p);
-            if constexpr (ADD != ADD_NONE) as<T>(slot).store(sums + at + p * 32 * N, 1);
+            if constexpr (ADD != ADD_NONE) as<T>(slot).store(sums + p * 32 * N, 1);
             float values[N], scale[N], shift[N];
             slot.unpack(values);
+            if constexpr (sizeof(W) == 2 && VECS > 4) {
+                // else their elements would be kept as floats, in registers that there are not
+                gamma[p].forget();
+                if constexpr (NORM == LAYERNORM) beta[p].forget();
+            }
             gamma[p].unpack(scale);
             if constexpr (NORM == LAYERNORM) beta[p].unpack(shift);
 #pragma unroll
@@ -223,28 +249,30 @@ struct Ring {
             weights.template apply<NORM>(values, scale, shift);
             Slot<T, N, 1> result;
             result.pack(values);
-            result.store(to + at + p * 32 * N, 1);
+            result.store(to + p * 32 * N, 1);
+            if constexpr (VECS > 4) in_turn();
         }
         if (ODD && span.edge >= 0) {
             const float value = end(ends);
-            if constexpr (ADD != ADD_NONE) sums[span.edge] = Element<T>::narrow(value);
-            to[span.edge] = Element<T>::narrow(weights.applied(moments.template applied<NORM>(value), span.edge));
+            if constexpr (ADD != ADD_NONE) line_sum[span.edge] = Element<T>::narrow(value);
+            float values[1] = {moments.template applied<NORM>(value)};
+            const float scale[1] = {Element<W>::widen(end_gamma)}, shift[1] = {Element<W>::widen(end_beta)};
+            weights.template apply<NORM>(values, scale, shift);
+            line[span.edge] = Element<T>::narrow(values[0]);
         }
     }
 
-    // The rows first, first + step, ... depth: rows that the ring holds, 3 to 8. Of them depth - 2 are on their way.
-    __device__ __forceinline__ void run(long long first, long long step, int depth, float* mean, float* rstd) {
-        if (!exists(first)) return;
-        for (int stage = 0; stage < depth - 1; ++stage) request(first + stage * step, stage);
-        Ends now{}, next = look(first);
-        int stage = depth - 1;
+    __device__ __forceinline__ void run(float* mean, float* rstd) {
+        int row = shares.rows, next_row = shares.next(), coming_row = shares.next();
+        Ends now{}, next = look(next_row);
+        int stage = DEPTH - 1;
         // one turn before the first row, in which the first one is only gathered
 #pragma unroll 1
-        for (long long row = first - step; exists(row); row += step) {
-            const int other = stage + 1 < depth ? stage + 1 : 0;
-            const bool more = exists(row + step), begun = row >= 0;
-            const Ends coming = look(row + 2 * step);
-            copy_wait(depth - 2);
+        while (exists(next_row) || exists(row)) {
+            const int other = stage + 1 < DEPTH ? stage + 1 : 0;
+            const bool more = exists(next_row), begun = exists(row);
+            const Ends coming = look(coming_row);
+            copy_wait<DEPTH - 2>();
             const auto found = gather(other, next);  // of what was there before, where there is no such row, and not used
             Moments moments{};
             if (begun) {
@@ -256,12 +284,15 @@ struct Ring {
                 if (meeting.lane() == 0) moments.save(mean, rstd, row);
                 write(row, stage, now, moments);
             }
-            request(row + depth * step, stage);
+            row = next_row;
+            next_row = coming_row;
+            coming_row = shares.next();
+            request(coming_row, stage);
             stage = other;
             now = next;
             next = coming;
         }
-        copy_wait(0);
+        copy_wait<0>();
     }
 };
 
@@ -269,11 +300,15 @@ template <typename T, typename W, int NORM, int ADD, int VECS, int ODD, int GAMM
 __global__ void __launch_bounds__(512, 1)
 ring_row(const T* x, const T* residual, const W* __restrict__ gamma, const W* __restrict__ beta, T* y, T* sum,
          float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden, long long x_stride,
-         long long y_stride, float eps, float offset, int depth) {
+         long long y_stride, float eps, float offset, unsigned* __restrict__ counters, int fixed) {
     constexpr int MAILS = ClusterMeeting::MAILS;
     static_assert(MAILS * sizeof(Cluster::Mail) == 16448, "the header asks for it");
     Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
-    uint4* const memory = reinterpret_cast<uint4*>(mails + MAILS);
+    using Queue = Shares<DEPTH>::Queue;
+    auto* const queue = reinterpret_cast<Queue*>(mails + MAILS);
+    static_assert(sizeof(Queue) == 96, "the header asks for it");
+    uint4* const memory = reinterpret_cast<uint4*>(queue + 1);
+    Shares<DEPTH>::prepare(queue);
     ClusterMeeting meeting = ClusterMeeting::arrive(mails);
     const Weights<T, W, GAMMA> weights{gamma, NORM == LAYERNORM ? beta : nullptr, offset};
     const int first = cluster_index(), step = cluster_count();
@@ -289,10 +324,13 @@ ring_row(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
         }
         return;
     }
-    Ring<T, W, NORM, ADD, VECS, ODD != 0, GAMMA> ring{meeting, weights, x,        residual, y,      sum,
-                                                      rows,  x_stride, y_stride, hidden,   eps};
-    ring.begin(memory, first);
+    Shares<DEPTH> shares{queue, counters, static_cast<int>(rows), first, step, ODD ? N : 1, fixed != 0};
+    Ring<T, W, NORM, ADD, VECS, ODD != 0, GAMMA> ring{meeting, weights,  x,        residual, y,  sum,
+                                                      shares,  x_stride, y_stride, hidden,   eps};
+    shares.begin();
+    ring.begin(memory);
     if (ring.span.body > VECS * meeting.size()) __trap();  // a fault, rather than a row cut short
-    cluster_wait();                                      // all blocks can be sent to
-    ring.run(first, step, depth, mean, rstd);
+    cluster_wait();                                        // all blocks can be sent to
+    ring.run(mean, rstd);
+    shares.leave();
 }

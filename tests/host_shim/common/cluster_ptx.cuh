@@ -23,3 +23,5 @@ void send(V value, V* mine, unsigned rank, unsigned long long* barrier) {
     *there(mine, rank) = value;
     found->second.come(sizeof value);
 }
+
+inline unsigned count_up(unsigned* counter) { return (*counter)++; }
