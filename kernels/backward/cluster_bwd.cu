@@ -34,12 +34,12 @@
 // slices = [0, 60]         # of the rows, one a cluster; 0: as many as there are clusters at a time
 //
 // [scratch]
-// partial = "even(rows, slices or clusters, 8 if odd else 1) * cdiv(hidden, 4) * 32"
+// partial = "(even(rows, slices or clusters) + (16 // x_bytes - 1 if odd else 0)) * cdiv(hidden, 4) * 32"
 // count = "16"
 //
 // [[launches]]
 // name = "cluster_bwd<{T}, {W}, {NORM}, {vecs}, {odd}>"
-// grid = "cluster * even(rows, slices or clusters, 8 if odd else 1)"
+// grid = "cluster * even(rows, slices or clusters)"
 // block = "block"
 // cluster = "cluster"
 // smem = "depth * vecs * block * 32 + 16448"
@@ -48,6 +48,7 @@
 // [[launches]]
 // name = "column_sums<{W}>"
 // part = "reduction"
+// pdl = "1"
 // grid = "2 * cdiv(hidden, 32)"
 // block = "128"
 // args = ["partial", "count", "dgamma", "dbeta", "hidden"]
@@ -65,7 +66,9 @@
 // Determinism: every sum has one order for a given number of clusters. With `slices` it is fixed: the same bits on
 // every GPU.
 // Boundaries: any hidden size up to 131072, any base and stride. With `odd` vectors lie where the boundaries are and single elements
-// at the ends of a row; a cluster stays with rows that begin alike. Tensors that lie differently go element by element.
+// at the ends of a row. Rows 16 bytes' elements apart begin alike; in the order of where they begin, every cluster has an equal share
+// of them, and so once or twice moves on to rows that begin elsewhere: gamma is shifted anew, and the columns' sums so far
+// are a slice of their own. Tensors that lie differently go element by element.
 // Residual: asked for to L2 with the row, read with the second walk.
 // Known limits: needs sm_90; a cluster of 16 asks for what the architecture does not promise, and few of them fit. Few rows
 // leave multiprocessors idle.
@@ -92,17 +95,40 @@ cluster_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restri
     ClusterMeeting meeting = ClusterMeeting::arrive(mails);
     const int first = cluster_index(), clusters = cluster_count();
     const Backward<T, W> work{x, dy, residual, gamma, mean, rstd, dx, rows, hidden, x_stride, y_stride, eps};
-    const Slice slice = Slice::of(partial, first, clusters, hidden, dbeta != nullptr);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *count = clusters;
+    constexpr int N = Span<T>::N, KINDS = ODD ? N : 1;  // ways in which rows begin
+    const int slices = clusters + KINDS - 1;
+    const auto slice = [&](int number) { return Slice::of(partial, number, slices, hidden, dbeta != nullptr); };
+    if (blockIdx.x == 0 && threadIdx.x == 0) *count = slices;
+    let_next_begin();
 
     cluster_wait();  // all blocks can be sent to
     const bool unusual = NORM == RMSNORM && dbeta != nullptr;
-    if (unusual || (ODD && !work.alike(clusters))) {
-        plain_rows<NORM>(work, meeting, slice, first, clusters);
+    if (unusual || (ODD && !work.alike(N))) {
+        plain_rows<NORM>(work, meeting, slice(first), first, clusters);
+        // of the others nobody has anything
+        for (int other = clusters + first; other < slices; other += clusters) slice(other).clear(hidden, meeting.lane(), meeting.size());
         return;
     }
-    Walk<NORM, VECS, ODD, T, W, ClusterMeeting> walk(work, meeting, ring, first);
-    if (walk.span.body > VECS * meeting.size()) __trap();  // rather than a row cut short
-    walk.rows(first, clusters, depth);
-    hand_in(walk, slice);
+    const auto rows_of = [&](long long begin, long long step, long long end, int number) {
+        Backward<T, W> some = work;
+        some.rows = end;
+        Walk<NORM, VECS, ODD, T, W, ClusterMeeting> walk(some, meeting, ring, begin);
+        if (walk.span.body > VECS * meeting.size()) __trap();  // rather than a row cut short
+        walk.rows(begin, step, depth);
+        hand_in(walk, slice(number));
+    };
+    if constexpr (ODD) {
+        // in the order of where rows begin, those of kind k are k, k + N, ...: this cluster's are from `begin` on
+        const Kinds<N> kinds{rows};
+        const long long begin = rows * first / clusters, end = rows * (first + 1) / clusters;
+        const int last = first + 1 < clusters ? kinds.before(end) : N - 1;
+#pragma unroll 1
+        for (int kind = kinds.before(begin); kind <= last; ++kind) {
+            const long long start = kinds.start(kind), stop = kinds.start(kind + 1);
+            const long long from = begin > start ? begin - start : 0, to = (end < stop ? end : stop) - start;
+            rows_of(kind + from * N, N, kind + to * N, first + kind);
+        }
+    } else {
+        rows_of(first, clusters, rows, first);
+    }
 }

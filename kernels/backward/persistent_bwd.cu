@@ -6,9 +6,9 @@
 //     # which variants exist
 //     "arch >= 80",
 //     "(lanes, vecs) in ((32, 2), (32, 4), (0, 2), (0, 4)) or (x_bytes == 2 and (lanes, vecs) in ((32, 1), (32, 3), (0, 3), (0, 5)))",
-//     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 4), (0, 5))",
+//     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 3), (0, 4), (0, 5))",
 //     "w_bytes == x_bytes or (lanes, vecs, odd) == (0, 2, 1)",
-//     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 384)",
+//     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 224 if vecs == 3 and odd else 384)",
 //     "depth * vecs * block * 32 <= (230400 if arch in (90, 100, 103) else 164864 if arch in (80, 87) else 99328)",
 //     # 16-byte boundaries where rows have them
 //     "odd == 1 or (aligned >= 16 and hidden * x_bytes % 16 == 0)",
@@ -18,8 +18,8 @@
 //     "vecs * (lanes or block) < hidden * x_bytes // 8 or (lanes, vecs) == (32, 1 if x_bytes == 2 else 2) or w_bytes != x_bytes or lanes * odd > 0",
 //     # fewer blocks than fit only where that was timed faster
 //     "at_once == 0 or (slices == 0 and odd == 0 and (at_once < 6 if lanes else (block, at_once) == (64, 6)))",
-//     # 3 and 5 vectors a thread of a block for the rows that these fill to the last warp
-//     "lanes > 0 or vecs in (2, 4) or vecs * block == cdiv(hidden * x_bytes, 512) * 32",
+//     # 3 and 5 vectors a thread of a block for the rows that these fill to the last warps
+//     "lanes > 0 or vecs in (2, 4) or vecs * block < (cdiv(hidden * x_bytes, 512) + (vecs if odd else 1)) * 32",
 // ]
 // skip = [
 //     {when = "arch < 80", reason = "needs asynchronous copies to shared memory (sm_80 on)"},
@@ -36,12 +36,12 @@
 // at_once = [0, 3, 5, 6]  # blocks a multiprocessor, at most; 0: as many as are resident
 //
 // [scratch]
-// partial = "even(cdiv(rows * lanes, block) if lanes else rows, slices or sm_count * min(blocks_per_sm, at_once or blocks_per_sm), 8 if odd else 1) * cdiv(hidden, 4) * 32"
+// partial = "even(cdiv(rows * lanes, block) if lanes else rows, slices or sm_count * min(blocks_per_sm, at_once or blocks_per_sm), 16 // x_bytes if odd else 1) * cdiv(hidden, 4) * 32"
 // count = "16"
 //
 // [[launches]]
 // name = "persistent_bwd<{T}, {W}, {NORM}, {lanes}, {vecs}, {odd}>"
-// grid = "even(cdiv(rows * lanes, block) if lanes else rows, slices or sm_count * min(blocks_per_sm, at_once or blocks_per_sm), 8 if odd else 1)"
+// grid = "even(cdiv(rows * lanes, block) if lanes else rows, slices or sm_count * min(blocks_per_sm, at_once or blocks_per_sm), 16 // x_bytes if odd else 1)"
 // block = "block"
 // smem = "depth * vecs * block * 32"
 // args = ["x", "dy", "residual", "gamma", "mean", "rstd", "dx", "dbeta", "partial", "count", "rows", "hidden", "x_stride", "y_stride", "eps", "depth"]
@@ -49,6 +49,7 @@
 // [[launches]]
 // name = "column_sums<{W}>"
 // part = "reduction"
+// pdl = "arch >= 90"
 // grid = "2 * cdiv(hidden, 32)"
 // block = "512"
 // args = ["partial", "count", "dgamma", "dbeta", "hidden"]
@@ -71,7 +72,7 @@
 // Determinism: every sum has one order for a given number of blocks, so the same bits every run. With `slices` that number is
 // fixed: the same bits on every GPU.
 // Boundaries: any hidden size up to 8192, in 16 bits up to 12288, any base and stride. With `odd` whole vectors lie where the boundaries are and single
-// elements at the two ends of a row; the blocks, a multiple of eight of them, take every eighth row or fewer, so that all rows
+// elements at the two ends of a row; the blocks, a multiple of 16 bytes' elements of them, take rows so far apart, so that all rows
 // of one begin alike, columns stay with threads, and gamma is shifted once. Tensors that lie differently, and an RMSNorm with
 // beta, go element by element, with sums in the slice itself.
 // Residual: asked for to L2 with the row, read with the second walk.
@@ -82,20 +83,21 @@
 
 // Threads of the largest block: those that leave each thread the registers for its sums.
 template <typename T>
-constexpr int most_threads(int lanes, int vecs) {
-    return lanes > 0 ? 128 : vecs == 2 || sizeof(T) == 4 ? 512 : 384;
+constexpr int most_threads(int lanes, int vecs, int odd) {
+    return lanes > 0 ? 128 : vecs == 3 && odd ? 224 : vecs == 2 || sizeof(T) == 4 ? 512 : 384;
 }
 
 // Blocks of 128 threads that share a multiprocessor where a warp has a row: as many as leave registers for the sums. Unasked,
 // ptxas took registers that cost a block, or spilled some bytes to have two more.
 template <typename T>
-constexpr int together(int norm, int vecs) {
+constexpr int together(int norm, int lanes, int vecs, int odd) {
+    if (lanes == 0) return vecs == 3 && odd ? 2 : 1;
     if (vecs == 1 || (vecs == 2 && sizeof(T) == 4)) return norm == RMSNORM ? 7 : 6;
     return sizeof(T) == 4 || vecs == 2 || (vecs == 3 && norm == RMSNORM) ? 4 : 3;
 }
 
 template <typename T, typename W, int NORM, int LANES, int VECS, int ODD>
-__global__ void __launch_bounds__(most_threads<T>(LANES, VECS), LANES ? together<T>(NORM, VECS) : 1)
+__global__ void __launch_bounds__(most_threads<T>(LANES, VECS, ODD), together<T>(NORM, LANES, VECS, ODD))
 persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
                const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
                float* __restrict__ partial, int* __restrict__ count, long long rows, int hidden, long long x_stride,
@@ -106,6 +108,7 @@ persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __res
     const int blocks = static_cast<int>(gridDim.x);
     const Slice slice = Slice::of(partial, blockIdx.x, blocks, hidden, dbeta != nullptr);
     if (blockIdx.x == 0 && threadIdx.x == 0) *count = blocks;
+    let_next_begin();
 
     const bool unusual = NORM == RMSNORM && dbeta != nullptr;
     if (unusual || (ODD && !work.alike(blocks))) {

@@ -2,6 +2,7 @@
 // adds up the slices in their order. `partial` holds all slices of dgamma's sums, then all of dbeta's, `columns_pitch` apart.
 #pragma once
 
+#include "common/dependent_ptx.cuh"
 #include "common/gradient.cuh"
 
 __device__ __forceinline__ long long columns_pitch(int hidden) { return (hidden + 3) / 4 * 4; }
@@ -14,6 +15,35 @@ struct Slice {
     static __device__ __forceinline__ Slice of(float* partial, int slice, int slices, int hidden, bool offset) {
         float* const scale = partial + slice * columns_pitch(hidden);
         return {scale, offset ? scale + slices * columns_pitch(hidden) : nullptr};
+    }
+
+    // By `threads` threads, of which this is one.
+    __device__ __forceinline__ void clear(int hidden, int lane, int threads) const {
+#pragma unroll 1
+        for (int i = lane; i < hidden; i += threads) {
+            scale[i] = 0.0f;
+            if (offset != nullptr) offset[i] = 0.0f;
+        }
+    }
+};
+
+// Rows by where they begin: N kinds, of which kind k has the rows k, k + N, ... In the order of their kinds they are counted.
+template <int N>
+struct Kinds {
+    long long rows;
+
+    // The rows of all kinds before one.
+    __device__ __forceinline__ long long start(int kind) const {
+        const long long more = rows % N;
+        return kind * (rows / N) + (kind < more ? kind : more);
+    }
+
+    // The kind of the row before one, 0 where there is none.
+    __device__ __forceinline__ int before(long long row) const {
+        int kind = 0;
+#pragma unroll 1
+        while (kind + 1 < N && start(kind + 1) < row) ++kind;
+        return kind;
     }
 };
 
@@ -92,11 +122,7 @@ template <int NORM, typename T, typename W, typename Meeting>
 __device__ __forceinline__ void plain_rows(const Backward<T, W>& work, Meeting& meeting, const Slice& slice, long long first,
                                            long long step) {
     const int lane = meeting.lane(), threads = meeting.size();
-#pragma unroll 1
-    for (int i = lane; i < work.hidden; i += threads) {
-        slice.scale[i] = 0.0f;
-        if (slice.offset != nullptr) slice.offset[i] = 0.0f;
-    }
+    slice.clear(work.hidden, lane, threads);
 #pragma unroll 1
     for (long long row = first; row < work.rows; row += step) {
         const T* const x = work.x + row * work.x_stride;
@@ -140,10 +166,10 @@ __device__ __forceinline__ void plain_rows(const Backward<T, W>& work, Meeting& 
 }
 
 // The second kernel. A block takes 32 columns of dgamma or of dbeta: lane j the j-th of them, warp w every so many slices. Two
-// blocks for every 32 columns. count: the number of slices.
+// blocks for every 32 columns. count: the number of slices. It may begin before the first kernel has ended.
 template <typename W>
 __global__ void __launch_bounds__(1024)
-column_sums(const float* __restrict__ partial, const int* __restrict__ count, W* __restrict__ dgamma, W* __restrict__ dbeta,
+column_sums(const float* partial, const int* count, W* __restrict__ dgamma, W* __restrict__ dbeta,
             int hidden) {
     constexpr int BATCH = 16;
     __shared__ float part[32][32];
@@ -155,6 +181,7 @@ column_sums(const float* __restrict__ partial, const int* __restrict__ count, W*
     W* const to = second ? dbeta : dgamma;
     if (to == nullptr) return;
 
+    await_previous();
     const int slices = *count;
     const long long pitch = columns_pitch(hidden);
     const float* const from = partial + (second ? slices * pitch : 0) + column;
