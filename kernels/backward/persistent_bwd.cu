@@ -17,7 +17,7 @@
 //     "vecs * (lanes or block) >= hidden * x_bytes // 16",
 //     "vecs * (lanes or block) < hidden * x_bytes // 8 or (lanes, vecs) == (32, 1 if x_bytes == 2 else 2) or w_bytes != x_bytes or lanes * odd > 0",
 //     # fewer blocks than fit only where that was timed faster
-//     "at_once == 0 or (slices == 0 and odd == 0 and (at_once < 6 if lanes else (block, at_once) == (64, 6)))",
+//     "at_once == 0 or (slices == 0 and (at_once < 6 if lanes else (block, at_once) == (64, 6) or (odd == 1 and block < 256)))",
 //     # 3 and 5 vectors a thread of a block for the rows that these fill to the last warps
 //     "lanes > 0 or vecs in (2, 4) or vecs * block < (cdiv(hidden * x_bytes, 512) + (vecs if odd else 1)) * 32",
 // ]
@@ -33,7 +33,7 @@
 // odd = [0, 1]            # rows may begin and end between 16-byte boundaries
 // depth = [3, 4]          # rows in the ring, of which two are being used
 // slices = [0, 512]       # of the rows, one a block; 0: as many as there are resident blocks
-// at_once = [0, 3, 5, 6]  # blocks a multiprocessor, at most; 0: as many as are resident
+// at_once = [0, 2, 3, 4, 5, 6]  # blocks a multiprocessor, at most; 0: as many as are resident
 //
 // [scratch]
 // partial = "even(cdiv(rows * lanes, block) if lanes else rows, slices or sm_count * min(blocks_per_sm, at_once or blocks_per_sm), 16 // x_bytes if odd else 1) * cdiv(hidden, 4) * 32"

@@ -6,10 +6,11 @@
 //     # which variants exist
 //     "arch in (90, 100, 103)",
 //     "w_bytes == x_bytes",
-//     "block in (64, 128, 256, 512) if odd == 0 else block <= 512",
+//     "block in (128, 256, 512) if odd == 0 else 128 <= block <= 512",
 //     "vecs == 4 or (vecs == 7) == (odd == 1)",
 //     "vecs == 4 or block == 512 or (vecs == 8 and block == 256)",
 //     "vecs * block * (96 if ADD > 0 else 48) + 16544 <= 230400",
+//     "fixed == 0 or (x_bytes == 2 and ADD == 0 and cluster > 2)",
 //     # 16-byte boundaries where rows have them
 //     "(odd == 0) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",
 //     # the threads must hold the row, not with half of them idle
@@ -19,7 +20,7 @@
 // skip = [
 //     {when = "arch not in (90, 100, 103)", reason = "needs clusters of blocks with 200 KB of shared memory each (sm_90, sm_100)"},
 //     {when = "w_bytes != x_bytes", reason = "takes gamma and beta in the type of x; cta_row takes others"},
-//     {when = "hidden * x_bytes < 4096", reason = "made for long rows; cta_row and span_row take others"},
+//     {when = "hidden * x_bytes < 16384", reason = "made for long rows; cta_row and span_row take others"},
 //     {when = "hidden * x_bytes > 524288", reason = "the registers of a cluster hold gamma and beta of no longer rows"},
 // ]
 //
@@ -43,7 +44,8 @@
 // smem = "vecs * block * (96 if ADD > 0 else 48) + 16544"
 // args = ["x", "residual", "gamma", "beta", "y", "sum", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset", "counters", "fixed"]
 // ///
-// Decomposition: a cluster stays and takes one row after the other, each thread the same columns of each. What is the
+// Decomposition: a cluster stays and takes one row after the other, each thread the same columns of each. Which row, it learns as it
+// has room for it (common/shares.cuh); or all are its own from the beginning (`fixed`), where a row of time is too short to learn. What is the
 // same for all rows, gamma and beta, it has in registers from the beginning, so that x alone comes from L2. Rows to come are
 // on their way to a ring in shared memory, each thread's own vectors in its own places: nobody waits for anybody to use them.
 // A row is walked over twice there: for its sums, and, when the threads have met, to write it. The first walk over the next row lies

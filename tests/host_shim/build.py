@@ -164,8 +164,10 @@ def launch_all(
         guarded((int(kernelfile.evaluate(size, names)) // 4,), torch.float32, cpu) for size in kernel.scratch.values()
     ]
     scratch = [one.view for one in memory]
-    for one in memory:
+    for name, one in zip(kernel.scratch, memory, strict=True):
         one.poison()
+        if name in kernel.zeroed:
+            one.view.zero_()
     for index, step in enumerate(kernel.wanted(names)):
         early = bool(kernelfile.evaluate(step.pdl, names))
         texts = (step.grid[0], step.block[0], step.smem, step.cluster)

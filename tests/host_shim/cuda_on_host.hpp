@@ -344,6 +344,7 @@ V atomicAdd(V* to, V value) {
     return before;
 }
 inline void __threadfence_block() {}  // threads take turns, and see what others wrote before
+inline void __threadfence() {}
 inline float rsqrtf(float value) { return 1.0f / std::sqrt(value); }
 inline float __fdividef(float a, float b) { return a / b; }
 // the compiler is told not to contract, so each of these is one operation, rounded once
@@ -359,4 +360,5 @@ To bit_copy(From from) {
     return to;
 }
 inline float __uint_as_float(unsigned bits) { return bit_copy<float>(bits); }
+inline float __int_as_float(int bits) { return bit_copy<float>(bits); }
 inline unsigned __float_as_uint(float value) { return bit_copy<unsigned>(value); }
