@@ -6,9 +6,9 @@
 //     # which variants exist
 //     "arch >= 80",
 //     "(lanes, vecs) in ((32, 2), (32, 4), (0, 2), (0, 4)) or (x_bytes == 2 and (lanes, vecs) in ((32, 1), (32, 3), (0, 3), (0, 5)))",
-//     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 3), (0, 4), (0, 5))",
+//     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 4), (0, 5))",
 //     "w_bytes == x_bytes or (lanes, vecs, odd) == (0, 2, 1)",
-//     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 224 if vecs == 3 and odd else 384)",
+//     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 384)",
 //     "depth * vecs * block * 32 <= (230400 if arch in (90, 100, 103) else 164864 if arch in (80, 87) else 99328)",
 //     # 16-byte boundaries where rows have them
 //     "odd == 1 or (aligned >= 16 and hidden * x_bytes % 16 == 0)",
@@ -17,9 +17,9 @@
 //     "vecs * (lanes or block) >= hidden * x_bytes // 16",
 //     "vecs * (lanes or block) < hidden * x_bytes // 8 or (lanes, vecs) == (32, 1 if x_bytes == 2 else 2) or w_bytes != x_bytes or lanes * odd > 0",
 //     # fewer blocks than fit only where that was timed faster
-//     "at_once == 0 or (slices == 0 and (at_once < 6 if lanes else (block, at_once) == (64, 6) or (odd == 1 and block < 256)))",
-//     # 3 and 5 vectors a thread of a block for the rows that these fill to the last warps
-//     "lanes > 0 or vecs in (2, 4) or vecs * block < (cdiv(hidden * x_bytes, 512) + (vecs if odd else 1)) * 32",
+//     "at_once == 0 or (slices == 0 and (at_once in (2, 3, 5) if lanes else (block, at_once) == (64, 6) or (odd == 1 and block < 192 and at_once in (3, 4, 6))))",
+//     # 3 and 5 vectors a thread of a block for the rows that these fill to the last warp
+//     "lanes > 0 or vecs in (2, 4) or vecs * block == cdiv(hidden * x_bytes, 512) * 32",
 // ]
 // skip = [
 //     {when = "arch < 80", reason = "needs asynchronous copies to shared memory (sm_80 on)"},
@@ -83,21 +83,20 @@
 
 // Threads of the largest block: those that leave each thread the registers for its sums.
 template <typename T>
-constexpr int most_threads(int lanes, int vecs, int odd) {
-    return lanes > 0 ? 128 : vecs == 3 && odd ? 224 : vecs == 2 || sizeof(T) == 4 ? 512 : 384;
+constexpr int most_threads(int lanes, int vecs) {
+    return lanes > 0 ? 128 : vecs == 2 || sizeof(T) == 4 ? 512 : 384;
 }
 
 // Blocks of 128 threads that share a multiprocessor where a warp has a row: as many as leave registers for the sums. Unasked,
 // ptxas took registers that cost a block, or spilled some bytes to have two more.
 template <typename T>
-constexpr int together(int norm, int lanes, int vecs, int odd) {
-    if (lanes == 0) return vecs == 3 && odd ? 2 : 1;
+constexpr int together(int norm, int vecs) {
     if (vecs == 1 || (vecs == 2 && sizeof(T) == 4)) return norm == RMSNORM ? 7 : 6;
     return sizeof(T) == 4 || vecs == 2 || (vecs == 3 && norm == RMSNORM) ? 4 : 3;
 }
 
 template <typename T, typename W, int NORM, int LANES, int VECS, int ODD>
-__global__ void __launch_bounds__(most_threads<T>(LANES, VECS, ODD), together<T>(NORM, LANES, VECS, ODD))
+__global__ void __launch_bounds__(most_threads<T>(LANES, VECS), LANES ? together<T>(NORM, VECS) : 1)
 persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
                const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
                float* __restrict__ partial, int* __restrict__ count, long long rows, int hidden, long long x_stride,

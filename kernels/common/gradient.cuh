@@ -77,11 +77,8 @@ struct Walk {
     static constexpr bool KEEP = Meeting::ALONE && !ODD && VECS * N <= 24;
     // Where they are scarce, gamma is widened for each walk and not kept so.
     static constexpr bool NARROW = sizeof(W) == 2 && VECS * N >= (ODD || Meeting::TIGHT ? 32 : 40);
-    // xhat = x * rstd + (shift - mean * rstd) in 16 bits: that rounds what is of size mean * rstd, as the mean itself was rounded
-    // when it was saved, and no subtraction an element. In fp32 it would be the largest error.
-    static constexpr bool LINE = NORM == LAYERNORM && sizeof(T) == 2;
     // Where they are scarcest, a branch a vector does keep the work on one from that on the next.
-    static constexpr bool APART = NARROW && (NORM == LAYERNORM || ODD) && (Meeting::TIGHT || VECS * N >= 40 || (LINE && ODD));
+    static constexpr bool APART = NARROW && (NORM == LAYERNORM || ODD) && (Meeting::TIGHT || VECS * N >= 40);
     using Values = Slot<T, N, 1>;
 
     const Backward<T, W>& work;
@@ -167,12 +164,7 @@ struct Walk {
 
     // The statistics of a row whose x has come: those that were saved, or made anew, for which the threads meet once more.
     __device__ __forceinline__ Moments moments(const Coming<T>& coming, int stage) {
-        Moments found = work.rstd != nullptr ? coming.moments : made_anew(coming, stage);
-        if constexpr (LINE) found.shift = fmaf(-found.pivot, found.rstd, found.shift);
-        return found;
-    }
-
-    __device__ __forceinline__ Moments made_anew(const Coming<T>& coming, int stage) {
+        if (work.rstd != nullptr) return coming.moments;
         const Place from = mine + stage * pitch;
         Values slot;
         const auto each = [&](auto visit) {
@@ -203,9 +195,9 @@ struct Walk {
         return statistics<NORM>(meeting.team(), each, count, pivot, work.hidden, work.eps);
     }
 
-    // xhat = centred * rstd + shift; norms without a mean have nothing to subtract or to add, nor has a LINE to subtract.
+    // xhat = centred * rstd + shift; norms without a mean have nothing to subtract or to add.
     static __device__ __forceinline__ float centred(const Moments& moments, float value) {
-        return NORM == LAYERNORM && !LINE ? value - moments.pivot : value;
+        return NORM == LAYERNORM ? value - moments.pivot : value;
     }
 
     static __device__ __forceinline__ float normalised(const Moments& moments, float centred) {
@@ -231,7 +223,7 @@ struct Walk {
             const float pivot = APART || holds(p) ? moments.pivot : 0.0f;
 #pragma unroll
             for (int j = 0; j < N; ++j) {
-                if constexpr (NORM == LAYERNORM && !LINE) values[j] -= pivot;
+                if constexpr (NORM == LAYERNORM) values[j] -= pivot;
                 g[j] *= dy[j];
             }
             visit(p, values, g, dy);
