@@ -272,6 +272,14 @@ PLANTED = [
         "one mail for all rows",
     ),
     (
+        "cluster_bwd",
+        "backward/cluster_bwd.cu",
+        "kind + to * N, first",
+        "kind + to * N - N, first",
+        "a kind's last row left out",
+    ),
+    ("cluster_bwd", "backward/cluster_bwd.cu", "first + kind);", "first);", "two kinds of rows in one slice"),
+    (
         "split_bwd",
         "backward/split_bwd.cu",
         "if (row >= rows) continue;\n                const float4",

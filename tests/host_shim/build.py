@@ -139,6 +139,20 @@ def launch(
         raise RuntimeError(error.decode())
 
 
+def memory_of(kernel: kernelfile.Kernel, names: Mapping[str, Any]) -> list[Any]:
+    """Working memory between guards, in the order of the header: of NaN, or zero where the kernel asks for it."""
+    import torch
+
+    found = []
+    for name, size in kernel.scratch.items():
+        one = guarded((int(kernelfile.evaluate(size, names)) // 4,), torch.float32, torch.device("cpu"))
+        one.poison()
+        if name in kernel.zeroed:
+            one.view.zero_()
+        found.append(one)
+    return found
+
+
 def launch_all(
     library: ctypes.CDLL,
     symbols: Sequence[str],
@@ -147,27 +161,20 @@ def launch_all(
     tensors: Mapping[str, Any],
     late: Sequence[Any] = (),
     kept: Sequence[Any] = (),
+    memory: Sequence[Any] | None = None,
     **scalars: Any,
 ) -> None:
-    """Every launch of the variant in ``names``, with working memory of NaN.
+    """Every launch of the variant in ``names``.
 
+    memory: as ``memory_of`` made it, for launches that find what others left.
     Of launches that may begin before the one before them has ended, the first one finds ``late`` and ``kept`` in that
     one's hand, as ``launch`` says, and later ones the working memory and ``kept``.
 
     Raises:
         RuntimeError: as ``launch``, or something was written beside the working memory.
     """
-    import torch
-
-    cpu = torch.device("cpu")
-    memory = [
-        guarded((int(kernelfile.evaluate(size, names)) // 4,), torch.float32, cpu) for size in kernel.scratch.values()
-    ]
+    memory = memory_of(kernel, names) if memory is None else memory
     scratch = [one.view for one in memory]
-    for name, one in zip(kernel.scratch, memory, strict=True):
-        one.poison()
-        if name in kernel.zeroed:
-            one.view.zero_()
     for index, step in enumerate(kernel.wanted(names)):
         early = bool(kernelfile.evaluate(step.pdl, names))
         texts = (step.grid[0], step.block[0], step.smem, step.cluster)
