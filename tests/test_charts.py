@@ -239,7 +239,7 @@ def test_every_colour_stands_out_from_the_ground(ground: str) -> None:
 
 def test_every_kernel_of_the_repository_has_a_colour_of_its_own() -> None:
     root = Path(__file__).resolve().parents[1] / "kernels"
-    stems = [path.stem for path in (*root.glob("forward/*.cu"), *root.glob("baselines/*.py"))]
+    stems = [path.stem for path in (*root.glob("forward/*.cu"), *root.glob("wide/*.cu"), *root.glob("baselines/*.py"))]
     assert stems
     assert set(stems) <= {*theme.KNOWN, *theme.ALIKE}
 

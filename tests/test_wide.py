@@ -47,7 +47,7 @@ def test_the_default_study_takes_longer_by_the_wide_one() -> None:
 
 def test_contenders_meet_points_of_regimes_they_do_not_name() -> None:
     wide_ones = {kernel.stem for kernel in kernelfile.find(ROOT / "kernels") if "wide" in kernel.regimes}
-    assert wide_ones >= {"wide_torch_order", "wide_onepass", "wide_split", "triton_split"}
+    assert wide_ones >= {"wide_torch_order", "wide_onepass", "wide_ring", "wide_split", "triton_split"}
     assert contenders.load(ROW).regimes == schema.USUAL_REGIMES
     assert contenders.load(VAR_MEAN).regimes == ("wide",)
     assert set(contenders.load(EAGER).regimes) == set(schema.REGIMES)

@@ -121,10 +121,10 @@ def run(kernel: Kernel, built: tuple[ctypes.CDLL, list[str]], job: Job, repeats:
         if again:
             tensors.inputs["x"].neg_()  # type: ignore[union-attr]
         for launch in kernel.launched(job.names):
-            grid, block, smem = (
-                int(kernelfile.evaluate(text, job.names)) for text in (launch.grid[0], launch.block[0], launch.smem)
-            )
-            shape = shim.Shape(grid, block, smem, grid if launch.cooperative else 1, tuple(job.variant.values()))
+            texts = (launch.grid[0], launch.block[0], launch.smem, launch.cluster)
+            grid, block, smem, cluster = (int(kernelfile.evaluate(text, job.names)) for text in texts)
+            together = grid if launch.cooperative else 0
+            shape = shim.Shape(grid, block, smem, max(cluster, 1), tuple(job.variant.values()), together)
             shim.launch(library, symbols.index(launch.symbol(job.names)), shape, pointers, scratch, **scalars)
     return tensors
 
@@ -287,6 +287,52 @@ def test_wide_rows_of_odd_shapes_are_inaccurate(stem: str, count: int, tmp_path:
     assert wrong == []
 
 
+# of wide_ring: the axes; clusters; rows; hidden; other
+RINGS: tuple[tuple[tuple[int, ...], int, int, int, dict[str, Any]], ...] = (
+    ((2, 256, 4), 3, 9, 50004, {}),  # one team, of more rows than the ring holds and than have places
+    ((2, 256, 3), 4, 13, 20484, {}),  # two teams of two clusters, of more rows than one another
+    ((2, 256, 3), 3, 7, 20480, {}),  # three teams of one cluster, of as much as a block holds
+    ((2, 256, 4), 3, 1, 16388, {}),  # a row for all
+    ((2, 256, 4), 3, 2, 16384, {}),  # two rows, and a cluster left over
+    ((2, 256, 4), 2, 18, 20484, {"op": "rmsnorm", "kind": "tiny"}),  # words go where others were in the same launch
+    ((2, 512, 4), 2, 6, 40004, {"kind": "offset"}),
+    ((8, 512, 3), 1, 5, 65540, {"op": "rmsnorm"}),
+    ((8, 256, 4), 2, 9, 81924, {"kind": "tiny", "beta": False}),
+    ((8, 256, 4), 2, 5, 143360, {"dtype": "bf16", "kind": "offset"}),  # two teams of a cluster
+    ((2, 256, 3), 4, 11, 40968, {"dtype": "bf16"}),
+    ((2, 512, 3), 3, 8, 47000, {"dtype": "fp16", "kind": "offset"}),
+    ((2, 256, 4), 3, 9, 33000, {"dtype": "fp16", "op": "rmsnorm", "gamma": False}),
+    ((2, 256, 3), 2, 6, 20500, {"kind": "constant", "gamma": False, "beta": False}),
+    ((2, 256, 4), 3, 9, 40964, {"kind": "strange"}),
+)
+
+
+def ring_job(
+    kernel: Kernel, axes: tuple[int, ...], clusters: int, rows: int, hidden: int, other: dict[str, Any]
+) -> Job:
+    """A variant of wide_ring, on as many clusters. other: op, dtype and kind, gamma and beta where they are absent."""
+    other = {"op": "layernorm", "dtype": "fp32", "kind": "normal"} | other
+    op, dtype, kind = (other.pop(name) for name in ("op", "dtype", "kind"))
+    semantics = Semantics(stats=True, row_stride=hidden + 8, **other)
+    point = Point(op, dtype, rows, hidden, "wide", semantics)
+    names = kernelfile.launch_names(point, 90, 16, kernelfile.pitch_alignment(point))
+    names |= {"blocks_per_sm": 1, "clusters": clusters}
+    variant = dict(zip(kernel.axes, axes, strict=True))
+    assert kernel.refusal(names) is None
+    assert variant in kernel.variants([256], names)
+    return Job(point, kind, names | variant, variant)
+
+
+def test_clusters_that_share_rows_are_inaccurate(tmp_path: Path) -> None:
+    kernel = kernel_of("wide_ring")
+    jobs = [ring_job(kernel, *ring) for ring in RINGS]
+    used = {(name, value) for job in jobs for name, value in job.variant.items()}
+    assert used >= {(name, value) for name, axis in kernel.axes.items() for value in axis}, "an axis is not tried"
+    built = build(kernel, jobs, tmp_path)
+    wrong = [(str(job), text) for job in jobs if (text := inaccurate(job, run(kernel, built, job, 3)))]
+    assert wrong == []
+
+
 TEAM = """// /// kernel
 // summary = "Two teams of blocks: each block has one part, of which its number tells all."
 // ops = ["layernorm"]
@@ -413,6 +459,72 @@ PLANTED = [
     ),
     ("wide_onepass", "wide/wide_onepass.cu", "team * size, size, me", "0, size, me", "squads take each other's words"),
     ("wide_onepass", "common/parts.cuh", "part.move(pivot);", "", "words about different means added up"),
+    (
+        "wide_ring",
+        "wide/wide_ring.cu",
+        "copy_wait(depth - 1 - ahead);",
+        "copy_wait(depth - ahead);",
+        "gathered before it is there",
+    ),
+    (
+        "wide_ring",
+        "wide/wide_ring.cu",
+        "request(round + depth < rounds, stage);",
+        "request(round + depth < rounds, next);",
+        "written over before it is written out",
+    ),
+    (
+        "wide_ring",
+        "wide/wide_ring.cu",
+        "barrier_wait(&desk.ready[slot], round / SLOTS % 2);",
+        "",
+        "a row written with what normalised another",
+    ),
+    (
+        "wide_ring",
+        "wide/wide_ring.cu",
+        "barrier_wait(&desk.arrived[slot], round / SLOTS % 2);",
+        "",
+        "no wait for the parts",
+    ),
+    (
+        "wide_ring",
+        "wide/wide_ring.cu",
+        "turn = before + 1 + round / SLOTS;",
+        "turn = before + 1;",
+        "every row is one turn",
+    ),
+    (
+        "wide_ring",
+        "wide/wide_ring.cu",
+        "turns[cluster] = before +",
+        "turns[cluster] = 0 *",
+        "every launch begins at turn 0",
+    ),
+    (
+        "wide_ring",
+        "wide/wide_ring.cu",
+        "(longest + SLOTS - 1) / SLOTS",
+        "longest / SLOTS",
+        "the next launch begins at a turn that has been",
+    ),
+    ("wide_ring", "wide/wide_ring.cu", "words + slot * 2 * clusters", "words", "rows take each other's words"),
+    (
+        "wide_ring",
+        "wide/wide_ring.cu",
+        "team * size, size, member}",
+        "0, size, member}",
+        "teams take each other's words",
+    ),
+    ("wide_ring", "wide/wide_ring.cu", "    cluster_wait();  // all", "    // all", "sent before it has started"),
+    (
+        "wide_ring",
+        "wide/wide_ring.cu",
+        "rank * WARPS + thread / 32}",
+        "thread / 32}",
+        "parts overwrite each other",
+    ),
+    ("wide_ring", "common/parts.cuh", "part.move(pivot);", "", "parts about different means added up"),
     ("wide_split", "common/parts.cuh", "part.move(pivot);", "", "parts about different means added up"),
 ]
 
@@ -424,7 +536,9 @@ def test_a_planted_fault_is_not_seen(stem: str, file: str, right: str, wrong: st
     planted(tmp_path, file, right, wrong)
     kernel = kernel_of(stem, tmp_path)
     bits = stem == "wide_torch_order"
-    if kernel.zeroed:
+    if stem == "wide_ring":
+        jobs = [ring_job(kernel, *ring) for ring in RINGS[:5]]
+    elif kernel.zeroed:
         jobs = meeting_jobs(kernel)
     else:
         drawn = torch_order_jobs(kernel, 60) if bits else accurate_jobs(kernel, 60)

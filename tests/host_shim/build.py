@@ -52,11 +52,11 @@ extern "C" void hold(char* place, const char* values, unsigned long long bytes) 
     host::in_hand.push_back({{place, std::vector<char>(values, values + (values ? bytes : 0)), {{}}, bytes}});
 }}
 extern "C" const char* run(int which, unsigned grid, unsigned block, unsigned memory, unsigned cluster,
-    const int* axes, {_SIGNATURE}) {{
+    unsigned together, const int* axes, {_SIGNATURE}) {{
     static std::string error;
     struct Release {{ ~Release() {{ host::in_hand.clear(); }} }} release;
     try {{
-        host::launch({{grid, block, memory, cluster}}, [&] {{
+        host::launch({{grid, block, memory, cluster, together}}, [&] {{
             switch (which) {{
 {cases}
             }}
@@ -85,6 +85,7 @@ class Shape:
     """Of a launch: blocks, threads a block, bytes of shared memory that it asks for, blocks a cluster, axes.
 
     axes: their values in the order of the header, for kernels that take them as arguments.
+    together: blocks that run side by side, where they are more than a cluster.
     """
 
     grid: int
@@ -92,6 +93,7 @@ class Shape:
     smem: int
     cluster: int
     axes: tuple[int, ...]
+    together: int = 0
 
 
 def launch(
@@ -122,7 +124,7 @@ def launch(
     pointers = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in given]
     error = run(
         which,
-        *map(ctypes.c_uint, (shape.grid, shape.block, shape.smem, shape.cluster)),
+        *map(ctypes.c_uint, (shape.grid, shape.block, shape.smem, shape.cluster, shape.together or shape.cluster)),
         (ctypes.c_int * len(shape.axes))(*shape.axes),
         *pointers,
         (ctypes.c_void_p * len(scratch))(*(memory.data_ptr() for memory in scratch)),

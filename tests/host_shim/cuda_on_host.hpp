@@ -80,6 +80,7 @@ struct Block {
     uint3 index{};
     uint3 size;
     uint3 grid{};
+    unsigned place = 0;  // among the blocks that run side by side
     std::vector<Thread> threads;
     std::vector<Warp> warps;
     std::vector<uint4> memory;  // what the launch asked for, and a guard
@@ -90,12 +91,19 @@ struct Block {
     std::string error;
 };
 
-// Blocks that run side by side; a launch without clusters has one in each.
+// The barrier of one cluster.
+struct ClusterBarrier {
+    unsigned running = 0;  // threads
+    unsigned there = 0;
+    unsigned generation = 0;
+};
+
+// Blocks that run side by side: one or more clusters of `size` each; a launch without clusters has one block in each.
 struct Cluster {
     std::vector<std::unique_ptr<Block>> blocks;
-    unsigned running = 0;  // threads
-    unsigned at_barrier = 0;
-    unsigned barrier_generation = 0;
+    unsigned size = 1;
+    std::vector<ClusterBarrier> barriers;
+    unsigned running = 0;   // threads
     unsigned awaiting = 0;  // threads, the end of the launch before
     unsigned await_generation = 0;
     bool progress = false;
@@ -121,6 +129,7 @@ struct InHand {
 inline std::vector<InHand> in_hand;
 
 inline Cluster* cluster = nullptr;
+inline unsigned runs = 0;     // of blocks side by side, this one among them
 inline Block* block = nullptr;  // of the thread whose turn it is
 
 inline void give_turn() {
@@ -147,17 +156,20 @@ inline void gather(Gathering& gathering, unsigned many) {
 
 inline void barrier() { gather(block->gatherings[0], block->size.x); }
 
+inline ClusterBarrier& cluster_barrier() { return cluster->barriers[block->place / cluster->size]; }
+
 // Arriving and waiting are apart; a thread that has ended counts as arrived.
 inline void cluster_arrive() {
-    block->threads[block->current].awaits = cluster->barrier_generation;
+    ClusterBarrier& barrier = cluster_barrier();
+    block->threads[block->current].awaits = barrier.generation;
     cluster->progress = true;
-    if (++cluster->at_barrier >= cluster->running) {
-        cluster->at_barrier = 0;
-        ++cluster->barrier_generation;
+    if (++barrier.there >= barrier.running) {
+        barrier.there = 0;
+        ++barrier.generation;
     }
 }
 
-inline void cluster_wait() { wait(cluster->barrier_generation, block->threads[block->current].awaits); }
+inline void cluster_wait() { wait(cluster_barrier().generation, block->threads[block->current].awaits); }
 
 // The launch before ends when all threads that run wait for that.
 inline void end_previous() {
@@ -221,6 +233,7 @@ inline void enter() {
     noting(*block->body);
     block->threads[block->current].done = true;
     --cluster->running;
+    --cluster_barrier().running;
     cluster->progress = true;
     if (cluster->awaiting > 0 && cluster->awaiting >= cluster->running) noting(end_previous);
     give_turn();
@@ -278,6 +291,7 @@ inline void take_turns(Block& state) {
 
 inline void run(Cluster& side_by_side) {
     cluster = &side_by_side;
+    ++runs;
     for (int idle = 0; cluster->running > 0;) {
         cluster->progress = false;
         for (auto& state : cluster->blocks) take_turns(*state);
@@ -294,26 +308,35 @@ inline void run(Cluster& side_by_side) {
     }
 }
 
-// Shape of a launch: blocks, threads a block, bytes of shared memory it asks for, blocks a cluster.
+// Shape of a launch: blocks, threads a block, bytes of shared memory it asks for, blocks a cluster, blocks that run side by side.
 struct Shape {
-    unsigned grid, size, memory, cluster;
+    unsigned grid, size, memory, cluster, together;
 };
 
 // Runs body once for every thread of every block; each block finds its memory poisoned.
 inline void launch(const Shape& shape, const std::function<void()>& body) {
-    if (shape.grid % shape.cluster) throw std::runtime_error("the grid is no whole number of clusters");
+    if (shape.grid % shape.together || shape.together % shape.cluster) {
+        throw std::runtime_error("the grid is no whole number of clusters");
+    }
     Cluster side_by_side;
-    for (unsigned rank = 0; rank < shape.cluster; ++rank) {
+    side_by_side.size = shape.cluster;
+    for (unsigned place = 0; place < shape.together; ++place) {
         side_by_side.blocks.push_back(std::make_unique<Block>(shape.size));
         side_by_side.blocks.back()->grid = {shape.grid, 1, 1};
+        side_by_side.blocks.back()->place = place;
     }
-    for (unsigned first = 0; first < shape.grid; first += shape.cluster) {
-        side_by_side.running = shape.cluster * shape.size;
-        side_by_side.at_barrier = side_by_side.awaiting = 0;
+    for (unsigned first = 0; first < shape.grid; first += shape.together) {
+        side_by_side.running = shape.together * shape.size;
+        side_by_side.awaiting = 0;
+        side_by_side.barriers.assign(shape.together / shape.cluster, ClusterBarrier{shape.cluster * shape.size});
         for (InHand& memory : in_hand) memory.take();
-        for (unsigned rank = 0; rank < shape.cluster; ++rank) {
-            side_by_side.blocks[rank]->index = {first + rank, 0, 0};
-            prepare(*side_by_side.blocks[rank], shape.memory, body);
+        for (unsigned place = 0; place < shape.together; ++place) {
+            side_by_side.blocks[place]->index = {first + place, 0, 0};
+            prepare(*side_by_side.blocks[place], shape.memory, body);
+            if (shape.together == shape.cluster || draw() % 4 > 0) continue;
+            // of blocks that stay some begin late
+            const unsigned late = draw() % kSleep;
+            for (Warp& warp : side_by_side.blocks[place]->warps) warp.asleep = late;
         }
         run(side_by_side);
     }

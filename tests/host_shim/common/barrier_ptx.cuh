@@ -6,7 +6,8 @@
 namespace host {
 
 struct Barrier {
-    unsigned ended = 0;  // phases
+    unsigned run = runs;  // in which it was made
+    unsigned ended = 0;   // phases
     bool arrived = false;
     long bytes = 0;  // expected, less those that have come
 

@@ -34,9 +34,10 @@ KNOWN = {
     "torch_var_mean": "#9c246c",
     "torch_native_affine": "#6060cc",
 }
-# contenders that never meet in a race: of few rows or scale-only norms the one, of wide rows the other
+# contenders that never meet in a race: of wide rows the one, of few rows, long ones or scale-only norms the other
 ALIKE = {
     "few_rows": "wide_torch_order",
+    "wide_ring": "ring_row",
     "channel_tile": "wide_onepass",
     "short_row": "wide_split",
     "torch_builtin": "torch_var_mean",
