@@ -179,9 +179,9 @@ column_sums(const float* partial, const int* count, W* __restrict__ dgamma, W* _
     const int column = static_cast<int>(blockIdx.x / 2) * 32 + lane;
     const bool second = blockIdx.x % 2;
     W* const to = second ? dbeta : dgamma;
+    await_previous();  // also where nobody wants the sums: whoever waits for this launch waits for the one before
     if (to == nullptr) return;
 
-    await_previous();
     const int slices = *count;
     const long long pitch = columns_pitch(hidden);
     const float* const from = partial + (second ? slices * pitch : 0) + column;

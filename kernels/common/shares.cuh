@@ -70,6 +70,7 @@ struct Shares {
         if (threadIdx.x % 32 > 0 || cluster_rank() > 0) return;
         __threadfence();
         if (count_up(&counters[classes]) != static_cast<unsigned>(step) - 1) return;
+        __threadfence();
         for (int i = 0; i <= classes; ++i) counters[i] = 0;
     }
 
