@@ -7,6 +7,7 @@ Triton's kernels run in a process of their own.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import random
@@ -51,6 +52,9 @@ SHAPES: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (61, 768, {"stats": False}),
     (29, 1024, {"residual": "fp32"}),
     (3, 8200, {"stats": False}),
+    (301, 64, {"stats": False}),
+    (203, 48, {"residual": "fp32"}),
+    (77, 128, {}),
 )
 KINDS = ("normal", "offset", "constant")
 # elements by which tensors are off their alignment; alike, or each in its own way
@@ -199,7 +203,50 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 @pytest.mark.parametrize("stem", CUDA)
 def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) -> None:
     kernel = kernelfile.load(ROOT / "kernels" / "backward" / f"{stem}.cu")
-    assert problems(kernel, jobs_of(kernel), tmp_path) == []
+    jobs = jobs_of(kernel)
+    assert {job.variant.get("lanes") for job in jobs} >= set(kernel.axes.get("lanes", ()))
+    assert problems(kernel, jobs, tmp_path) == []
+
+
+def sharing_jobs(kernel: kernelfile.Kernel) -> list[Job]:
+    """Rows of which a warp has several, more for some of its threads than for others."""
+    shapes: tuple[tuple[int, int, dict[str, Any]], ...] = (
+        (1, 64, {}),
+        (5, 48, {"stats": False, "residual": "fp32"}),
+        (301, 64, {}),
+        (203, 128, {"stats": False}),
+        (130, 8, {"gamma": False}),
+    )
+    found = []
+    for op, dtype, (rows, hidden, changes) in itertools.product(kernel.ops, kernel.dtypes, shapes):
+        point = Point(op, dtype, rows, hidden, semantics=Semantics(**changes))
+        names = kernelfile.launch_names(point, 90, SM_COUNT, 16) | {"blocks_per_sm": 1, "clusters": 3}
+        for variant in kernel.variants([128], names):
+            if variant["lanes"] in (8, 16) and (variant["depth"], variant["slices"], variant["at_once"]) == (3, 0, 0):
+                found.append(Job(point, "normal", {}, names | variant, variant))
+    return found
+
+
+@needs_compiler
+def test_rows_that_share_a_warp_agree_with_float64(tmp_path: Path) -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "backward" / "persistent_bwd.cu")
+    jobs = sharing_jobs(kernel)
+    assert {job.variant["lanes"] for job in jobs} == {8, 16}
+    assert problems(kernel, jobs, tmp_path) == []
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("if (exists) {\n                found = gather", "{\n                found = gather"),
+        ("const bool exists = there(true, row);", "const bool exists = left > 1;"),
+        ("(work.rows - earliest + step - 1) / step", "(work.rows - earliest) / step"),
+    ],
+)
+def test_a_row_too_many_or_too_few_in_a_warp_is_seen(right: str, wrong: str, tmp_path: Path) -> None:
+    kernel = kernelfile.load(planted(tmp_path, "common/gradient.cuh", right, wrong) / "backward" / "persistent_bwd.cu")
+    assert problems(kernel, sharing_jobs(kernel), tmp_path)
 
 
 PLANTED = [

@@ -5,7 +5,7 @@
 // where = [
 //     # which variants exist
 //     "arch >= 80",
-//     "(lanes, vecs) in ((32, 2), (32, 4), (0, 2), (0, 4)) or (x_bytes == 2 and (lanes, vecs) in ((32, 1), (32, 3), (0, 3), (0, 5)))",
+//     "(lanes, vecs) in ((32, 2), (32, 4), (0, 2), (0, 4)) or (x_bytes == 2 and (lanes, vecs) in ((8, 1), (16, 1), (32, 1), (32, 3), (0, 3), (0, 5))) or (x_bytes == 4 and (lanes, vecs) in ((16, 1), (16, 2)))",
 //     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 4), (0, 5))",
 //     "w_bytes == x_bytes or (lanes, vecs, odd) == (0, 2, 1)",
 //     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 384)",
@@ -15,7 +15,7 @@
 //     "odd == 0 or w_bytes != x_bytes or aligned < 16 or hidden * x_bytes % 16 > 0",
 //     # the threads must hold the row; not with most of them idle where fewer would do
 //     "vecs * (lanes or block) >= hidden * x_bytes // 16",
-//     "vecs * (lanes or block) < hidden * x_bytes // 8 or (lanes, vecs) == (32, 1 if x_bytes == 2 else 2) or w_bytes != x_bytes or lanes * odd > 0",
+//     "vecs * (lanes or block) < hidden * x_bytes // 8 or (lanes, vecs) == (32, 1 if x_bytes == 2 else 2) or w_bytes != x_bytes or lanes * odd > 0 or lanes in (8, 16)",
 //     # fewer blocks than fit only where that was timed faster
 //     "at_once == 0 or (slices == 0 and (at_once in (2, 3, 5) if lanes else (block, at_once) == (64, 6) or (odd == 1 and block < 192 and at_once in (3, 4, 6))))",
 //     # 3 and 5 vectors a thread of a block for the rows that these fill to the last warp
@@ -28,7 +28,7 @@
 //
 // [axes]
 // block = "study"
-// lanes = [0, 32]         # threads a row; 0: the whole block
+// lanes = [0, 8, 16, 32]  # threads a row; 0: the whole block
 // vecs = [1, 2, 3, 4, 5]  # 16-byte vectors of a row that a thread has
 // odd = [0, 1]            # rows may begin and end between 16-byte boundaries
 // depth = [3, 4]          # rows in the ring, of which two are being used
@@ -60,8 +60,8 @@
 // barrier says that they have come. So `depth - 2` rows a warp or block are on their way while two are being used.
 // A row is walked over twice, each time from the ring: for the row's two sums and the column sums, and for dx. Between the two
 // lies the first walk over the next row, so that what the second walk waits for was handed out a row before: one
-// barrier a row, at which nobody has shuffles to wait for. Where a warp has the row there is none, and what the first walk made
-// of up to 24 elements a lane is kept for the second.
+// barrier a row, at which nobody has shuffles to wait for. Where a warp has the row, or 8 or 16 of its threads have a row of 256 bytes
+// or less, there is none, and what the first walk made of up to 24 elements a lane is kept for the second.
 // No branch asks which vectors of a row there are: a warp that has any works on all of its places, in which zeros lie where the
 // row has nothing, and a warp that has none only meets. With 3 or 5 vectors a thread rows of 1536, 3072 and 5120 elements of 16
 // bits leave no place empty.
@@ -116,15 +116,18 @@ persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __res
         return;
     }
 
-    // whichever of its warps takes a row of the block, it lies like the others, where `blocks` is a multiple of N
-    const int groups = LANES ? static_cast<int>(blockDim.x) / 32 : 1;
+    // whichever of its groups of threads takes a row of the block, it lies like the others, where `blocks` is a multiple of N
+    const int groups = LANES ? static_cast<int>(blockDim.x) / (LANES ? LANES : 32) : 1;
     // said so that the compiler sees it: a warp has one row, and its shuffles need no care for lanes gone astray
-    const int group = LANES ? __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) : 0;
+    const int warp = LANES ? __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) : 0;
+    const int leading = LANES ? warp * (32 / (LANES ? LANES : 32)) : 0;  // the first group of the warp
+    const int group = Threads::SHARED ? static_cast<int>(threadIdx.x) / LANES : leading;
+    const long long earliest = blockIdx.x + static_cast<long long>(blocks) * leading;
     const long long first = blockIdx.x + static_cast<long long>(blocks) * group;
     Threads meeting(scratch);
     Walk<NORM, VECS, ODD, T, W, Threads> walk(work, meeting, launch_memory(), first);
     if (walk.span.body > VECS * (LANES ? LANES : static_cast<int>(blockDim.x))) __trap();  // rather than a row cut short
-    walk.rows(first, static_cast<long long>(blocks) * groups, depth);
+    walk.rows(first, earliest, static_cast<long long>(blocks) * groups, depth);
     if constexpr (LANES > 0) {
         hand_in_together<LANES>(walk, slice, reinterpret_cast<float*>(launch_memory()));
     } else {

@@ -56,6 +56,7 @@ struct Cluster {
 // read: whoever sends for the row after next has what all sent for the next one, after they had read this one's.
 struct ClusterMeeting {
     static constexpr bool ALONE = false;
+    static constexpr bool SHARED = false;
     static constexpr bool TIGHT = true;
     static constexpr int STRIDE = 32;
     static constexpr int MAILS = 4;  // of the sums by turns, of the statistics by turns

@@ -314,9 +314,12 @@ struct Walk {
     }
 
     // The rows first, first + step, ... depth: rows that the ring holds, 3 or 4.
-    __device__ __forceinline__ void rows(long long first, long long step, int depth) {
-        if (first >= work.rows) return;
-        const int count = static_cast<int>((work.rows - first + step - 1) / step);
+    __device__ __forceinline__ void rows(long long first, long long step, int depth) { rows(first, first, step, depth); }
+
+    // earliest: the first row of the warp, where it has several (SHARED).
+    __device__ __forceinline__ void rows(long long first, long long earliest, long long step, int depth) {
+        if (earliest >= work.rows) return;
+        const int count = static_cast<int>((work.rows - earliest + step - 1) / step);
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
             if (holds(p)) continue;
@@ -333,29 +336,40 @@ struct Walk {
 
     // A row's places are free as soon as its values are in registers: depth - 1 rows are on their way.
     __device__ __forceinline__ void one_by_one(long long first, long long step, int count, int depth) {
-        for (int stage = 0; stage < depth; ++stage) request(stage < count, first + stage * step, stage);
-        Coming<T> now = look(true, first);
+        // whether there is such a row, for these threads and not only for others of their warp
+        const auto there = [&](bool for_warp, long long row) { return Meeting::SHARED ? row < work.rows : for_warp; };
+        for (int stage = 0; stage < depth; ++stage) {
+            const long long row = first + stage * step;
+            request(there(stage < count, row), row, stage);
+        }
+        Coming<T> now = look(there(true, first), first);
         int stage = 0;
         long long row = first;
 #pragma unroll 1
         for (int left = count; left > 0; --left) {
-            const Coming<T> coming = look(left > 1, row + step);
+            const bool exists = there(true, row);
+            const Coming<T> coming = look(there(left > 1, row + step), row + step);
             wait<1>(depth);
             const Moments here = moments(now, stage);
             float kept_values[VECS][N], kept_g[VECS][N];
-            const float2 found = gather(stage, here, now, [&](int p, const float(&values)[N], const float(&g)[N]) {
+            float2 found = make_float2(0.0f, 0.0f);
+            if (exists) {
+                found = gather(stage, here, now, [&](int p, const float(&values)[N], const float(&g)[N]) {
 #pragma unroll
-                for (int j = 0; j < N; ++j) {
-                    kept_values[p][j] = values[j];
-                    kept_g[p][j] = g[j];
-                }
-            });
-            request(left > depth, row + depth * step, stage);
+                    for (int j = 0; j < N; ++j) {
+                        kept_values[p][j] = values[j];
+                        kept_g[p][j] = g[j];
+                    }
+                });
+            }
+            request(there(left > depth, row + depth * step), row + depth * step, stage);
             meeting.hand_out(found);
-            write(row, here, now, meeting.handed_out(), [&](auto visit) {
+            if (exists) {
+                write(row, here, now, meeting.handed_out(), [&](auto visit) {
 #pragma unroll
-                for (int p = 0; p < VECS; ++p) visit(p, kept_values[p], kept_g[p]);
-            });
+                    for (int p = 0; p < VECS; ++p) visit(p, kept_values[p], kept_g[p]);
+                });
+            }
             stage = stage + 1 < depth ? stage + 1 : 0;
             now = coming;
             row += step;

@@ -7,11 +7,13 @@
 
 #include "common/reduce.cuh"
 
-// LANES threads of a warp. STRIDE: threads between two vectors of one thread. ALONE: nobody need be waited for. TIGHT: a thread
+// LANES threads of a warp. STRIDE: threads between two vectors of one thread. ALONE: nobody need be waited for. SHARED: a warp has several
+// rows, so that it goes on as long as any of them does. TIGHT: a thread
 // may have no more than 128 registers, however many columns it keeps.
 template <int LANES>
 struct Meeting {
     static constexpr bool ALONE = true;
+    static constexpr bool SHARED = LANES < 32;
     static constexpr bool TIGHT = false;
     static constexpr int STRIDE = LANES;
     float2 held;
@@ -33,6 +35,7 @@ struct Meeting {
 template <>
 struct Meeting<0> {
     static constexpr bool ALONE = false;
+    static constexpr bool SHARED = false;
     static constexpr bool TIGHT = false;
     static constexpr int STRIDE = 32;
     static constexpr int SCRATCH = 4 * 32;  // float4

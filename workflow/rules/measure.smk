@@ -83,7 +83,7 @@ rule warm:
         "measure_{target}"
     conda:
         "../../envs/gpu.yaml"
-    threads: MEASURING_THREADS
+    threads: WARMING_THREADS
     resources:
         **PLAN.claims,
         gpu=1,
