@@ -42,7 +42,11 @@ shell.prefix(
 MEASURING_THREADS = PLAN.threads(workflow.resource_settings.cores)
 
 # What `warm` compiles is not timed, so kernels may compile beside it; its own processes are as many as there are cores.
-WARMING_THREADS = MEASURING_THREADS if PLAN.slots > 1 or PLAN.fleet else max(1, MEASURING_THREADS // 2)
+WARMING_THREADS = (
+    MEASURING_THREADS
+    if PLAN.slots > 1 or PLAN.fleet
+    else max(1, MEASURING_THREADS // 2)
+)
 
 # Where several GPUs are measured, jobs run side by side: each keeps to as many cores as it has threads (0: to none).
 # These are resources because, unlike parameters, they trigger nothing.
