@@ -132,17 +132,6 @@ def tensors_of(job: Job) -> Tensors:
     return Tensors(point, placed, make_outputs(point, cpu, job.shifts))
 
 
-def scratch_of(kernel: kernelfile.Kernel, job: Job) -> list[Any]:
-    """Working memory of NaN between guards, as bytes."""
-    import torch
-
-    sizes = (int(kernelfile.evaluate(size, job.names)) for size in kernel.scratch.values())
-    found = [guarded((size // 4,), torch.float32, torch.device("cpu")) for size in sizes]
-    for memory in found:
-        memory.poison()
-    return found
-
-
 def problem(tensors: Tensors, scratch: list[Any], before: int) -> str | None:
     """What is wrong after a launch, or None."""
     verdict = check.check(check.expect(tensors.point, tensors.inputs), tensors.outputs())
@@ -160,7 +149,7 @@ def run_cuda(job: Job, kernel: kernelfile.Kernel, library: ctypes.CDLL, symbols:
     """What is wrong with the launches of a job, or None; those of the part "reduction" may only form column sums."""
     import torch
 
-    tensors, scratch = tensors_of(job), scratch_of(kernel, job)
+    tensors, scratch = tensors_of(job), shim.memory_of(kernel, job.names)
     point, before = job.point, tensors.fingerprint()
     scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
     scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden}
@@ -350,7 +339,7 @@ def test_a_planted_fault_is_seen(stem: str, file: str, right: str, wrong: str, w
 
 
 def run_triton(module: Any, kernel: kernelfile.Kernel, job: Job) -> str | None:
-    tensors, scratch = tensors_of(job), scratch_of(kernel, job)
+    tensors, scratch = tensors_of(job), shim.memory_of(kernel, job.names)
     point, before = job.point, tensors.fingerprint()
     names = {name: tensors.get(name) for name in kernelfile.TENSORS}
     t = SimpleNamespace(

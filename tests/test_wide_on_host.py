@@ -104,15 +104,12 @@ def build(kernel: Kernel, jobs: list[Job], folder: Path) -> tuple[ctypes.CDLL, l
 
 def run(kernel: Kernel, built: tuple[ctypes.CDLL, list[str]], job: Job, repeats: int = 1) -> Tensors:
     """The tensors of a job after its launches, each with another x. Blocks that stay run side by side."""
-    import torch
 
     library, symbols = built
     tensors = tensors_of(job)
     pointers = {name: tensors.get(name) for name in shim.POINTERS}
-    scratch = []
-    for name, size in kernel.scratch.items():
-        made = 0 if name in kernel.zeroed else 0xED
-        scratch.append(torch.full((int(kernelfile.evaluate(size, job.names)),), made, dtype=torch.uint8))
+    memory = shim.memory_of(kernel, job.names)
+    scratch = [one.view for one in memory]
     point = job.point
     scalars = {"rows": point.rows, "hidden": point.hidden, "eps": point.semantics.eps}
     scalars |= {"x_stride": point.row_stride, "y_stride": point.hidden, "sm_count": SM_COUNT}

@@ -5,7 +5,7 @@
 // where = [
 //     # which variants exist
 //     "arch >= 80",
-//     "(lanes, vecs) in ((32, 2), (32, 4), (0, 2), (0, 4)) or (x_bytes == 2 and (lanes, vecs) in ((8, 1), (16, 1), (32, 1), (32, 3), (0, 3), (0, 5))) or (x_bytes == 4 and (lanes, vecs) in ((16, 1), (16, 2)))",
+//     "(lanes, vecs) in ((16, 1), (32, 2), (32, 4), (0, 2), (0, 4), (16, 2)) if x_bytes == 4 else (lanes, vecs) in ((8, 1), (16, 1), (32, 1), (32, 2), (32, 3), (32, 4), (0, 2), (0, 3), (0, 4), (0, 5))",
 //     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 4), (0, 5))",
 //     "w_bytes == x_bytes or (lanes, vecs, odd) == (0, 2, 1)",
 //     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 384)",
@@ -117,11 +117,12 @@ persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __res
     }
 
     // whichever of its groups of threads takes a row of the block, it lies like the others, where `blocks` is a multiple of N
-    const int groups = LANES ? static_cast<int>(blockDim.x) / (LANES ? LANES : 32) : 1;
+    constexpr int A_WARP = LANES ? 32 / LANES : 1;  // groups of one
+    const int groups = LANES ? static_cast<int>(blockDim.x) / 32 * A_WARP : 1;
     // said so that the compiler sees it: a warp has one row, and its shuffles need no care for lanes gone astray
     const int warp = LANES ? __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) : 0;
-    const int leading = LANES ? warp * (32 / (LANES ? LANES : 32)) : 0;  // the first group of the warp
-    const int group = Threads::SHARED ? static_cast<int>(threadIdx.x) / LANES : leading;
+    const int leading = warp * A_WARP;  // the first group of the warp
+    const int group = Threads::SHARED ? leading + static_cast<int>(threadIdx.x) % 32 / LANES : leading;
     const long long earliest = blockIdx.x + static_cast<long long>(blocks) * leading;
     const long long first = blockIdx.x + static_cast<long long>(blocks) * group;
     Threads meeting(scratch);

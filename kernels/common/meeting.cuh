@@ -7,9 +7,9 @@
 
 #include "common/reduce.cuh"
 
-// LANES threads of a warp. STRIDE: threads between two vectors of one thread. ALONE: nobody need be waited for. SHARED: a warp has several
-// rows, so that it goes on as long as any of them does. TIGHT: a thread
-// may have no more than 128 registers, however many columns it keeps.
+// LANES threads of a warp. STRIDE: threads between two vectors of one thread. ALONE: nobody need be waited for. SHARED: a
+// warp has several rows, so that it goes on as long as any of them does. TIGHT: a thread may have no more than 128 registers,
+// however many columns it keeps.
 template <int LANES>
 struct Meeting {
     static constexpr bool ALONE = true;

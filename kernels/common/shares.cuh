@@ -30,7 +30,6 @@ struct Shares {
     bool sends = false;  // this warp says what its block waits for; that of the first block takes the rows, too
     bool open = true;    // there may be more rows than have been asked for
     int round = 0;       // rows that have been asked for
-    unsigned sent = 0;
     int taken[2] = {};   // the rows that will be sent next
 
     // Before the block arrives at the cluster's first meeting.
@@ -48,7 +47,8 @@ struct Shares {
         taken[1] = take();
     }
 
-    // The next row, after all have waited for the cluster (cluster_wait); not less than `rows` where there is none.
+    // The next row; not less than `rows` where there is none. From the OWN-th on after all have waited for the cluster (cluster_wait).
+    // Whoever asks until there is none has waited for all that was sent.
     __device__ __forceinline__ int next() {
         int row = rows;
         if (fixed || round < OWN) {
@@ -59,15 +59,13 @@ struct Shares {
         }
         open = row < rows;
         ++round;
-        if (open && sends && round >= OWN) send_next();
+        if (open && sends && round >= OWN) send_taken(round - OWN);
         return row;
     }
 
-    // The end of a kernel: what was sent has come, and the last cluster leaves the counters as they were.
-    __device__ __forceinline__ void leave() {
-        if (!sends) return;
-        if (sent > 0) wait(sent - 1);
-        if (threadIdx.x % 32 > 0 || cluster_rank() > 0) return;
+    // The end of a kernel: the last cluster leaves the counters as they were.
+    __device__ __forceinline__ void leave() const {
+        if (!sends || threadIdx.x % 32 > 0 || cluster_rank() > 0) return;
         __threadfence();
         if (count_up(&counters[classes]) != static_cast<unsigned>(step) - 1) return;
         __threadfence();
@@ -79,8 +77,9 @@ private:
         barrier_wait(&queue->sent[turn % PLACES], turn / PLACES % 2);
     }
 
-    __device__ __forceinline__ void send_next() {
-        const unsigned lane = threadIdx.x % 32, place = sent++ % PLACES;
+    // The row that was taken first.
+    __device__ __forceinline__ void send_taken(unsigned turn) {
+        const unsigned lane = threadIdx.x % 32, place = turn % PLACES;
         if (lane == 0) barrier_expect(&queue->sent[place], sizeof(int));
         if (cluster_rank() > 0) return;
         const float value = __int_as_float(__shfl_sync(0xffffffffu, taken[0], 0));

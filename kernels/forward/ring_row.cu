@@ -65,7 +65,7 @@
 #include "common/piece.cuh"
 #include "common/shares.cuh"
 
-constexpr int DEPTH = 3;  // rows in the ring, of which two are being used
+constexpr int DEPTH = 3;  // rows in the ring: one that is written, the next one, and one on its way
 
 template <typename T, typename W, int NORM, int ADD, int VECS, bool ODD, int GAMMA>
 struct Ring {
@@ -91,6 +91,7 @@ struct Ring {
     int hidden;
     float eps;
     Span<T> span;
+    int next_row, coming_row;  // the rows after the one that is written
     int at;       // this thread's first element
     uint4* mine;  // its places in the ring; those of the vectors that it has not hold 0
     Slot<W, N, 1> gamma[VECS], beta[VECS];
@@ -110,7 +111,8 @@ struct Ring {
 #pragma unroll
             for (int i = 0; i < DEPTH * EACH; ++i) mine[(i * VECS + p) * 32] = uint4{};
         }
-        for (int round = 0; round < DEPTH - 1; ++round) request(shares.first + round * shares.step, round);
+        request(next_row = shares.next(), 0);
+        request(coming_row = shares.next(), 1);
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
             parameters(gamma[p], weights.gamma, 1.0f, p);
@@ -265,7 +267,7 @@ struct Ring {
     }
 
     __device__ __forceinline__ void run(float* mean, float* rstd) {
-        int row = shares.rows, next_row = shares.next(), coming_row = shares.next();
+        int row = shares.rows;
         Ends now{}, next = look(next_row);
         int stage = DEPTH - 1;
         // one turn before the first row, in which the first one is only gathered
