@@ -41,7 +41,7 @@ WRONG = [
     ({"elements": 0}, "elements: 0 is not a whole number from 1 on; nearest valid value: 1"),
     ({"elements": "1e9"}, "nearest valid value: 1000000000"),
     ({"tune_samples": 2.5}, "tune_samples: 2.5 is not a whole number"),
-    ({"race_ms": 0}, "race_ms: 0 is not a number above 0; nearest valid value: 250.0"),
+    ({"race_ms": 0}, "race_ms: 0 is not a number above 0; nearest valid value: 500.0"),
     ({"timeout_s": [60]}, "timeout_s: [60] is not"),
     ({"title": ""}, 'title: nothing is given; nearest valid value: "normbench"'),
     ({"latency": 3}, "latency: 3 is not a mapping"),

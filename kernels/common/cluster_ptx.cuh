@@ -63,10 +63,10 @@ __device__ __forceinline__ void send(float4 value, float4* mine, unsigned rank, 
                  : "memory");
 }
 
-// Adds 1 to a counter in global memory, for the thread that calls; what was there. For one thread of a warp alone, for which
-// atomicAdd would first ask how many of its warp want the same.
+// Adds 1 to a counter in global memory, below 2^31, for the thread that calls; what was there, which is waited for where it is used. Of
+// plain additions the compiler makes one for all threads of a warp that may be there, and waits at once to tell them apart.
 __device__ __forceinline__ unsigned count_up(unsigned* counter) {
     unsigned before;
-    asm volatile("atom.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(__cvta_generic_to_global(counter)) : "memory");
+    asm volatile("atom.global.inc.u32 %0, [%1], 0x7fffffff;" : "=r"(before) : "l"(__cvta_generic_to_global(counter)) : "memory");
     return before;
 }

@@ -30,7 +30,7 @@ struct Shares {
     bool sends = false;  // this warp says what its block waits for; that of the first block takes the rows, too
     bool open = true;    // there may be more rows than have been asked for
     int round = 0;       // rows that have been asked for
-    int taken[2] = {};   // the rows that will be sent next
+    unsigned taken[2] = {};  // what the counter gave for the rows that will be sent next
 
     // Before the block arrives at the cluster's first meeting.
     static __device__ __forceinline__ void prepare(Queue* queue) {
@@ -82,15 +82,16 @@ private:
         const unsigned lane = threadIdx.x % 32, place = turn % PLACES;
         if (lane == 0) barrier_expect(&queue->sent[place], sizeof(int));
         if (cluster_rank() > 0) return;
-        const float value = __int_as_float(__shfl_sync(0xffffffffu, taken[0], 0));
+        const float value = __int_as_float(row_of(__shfl_sync(0xffffffffu, taken[0], 0)));
         if (lane < cluster_blocks()) send(value, reinterpret_cast<float*>(&queue->row[place]), lane, &queue->sent[place]);
         if (lane > 0) return;
         taken[0] = taken[1];
         taken[1] = take();
     }
 
-    __device__ __forceinline__ int take() const {
-        const unsigned found = count_up(&counters[first % classes]);
-        return OWN * step + first % classes + static_cast<int>(found) * classes;
+    __device__ __forceinline__ unsigned take() const { return count_up(&counters[first % classes]); }
+
+    __device__ __forceinline__ int row_of(unsigned taken) const {
+        return OWN * step + first % classes + static_cast<int>(taken) * classes;
     }
 };

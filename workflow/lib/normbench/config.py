@@ -275,7 +275,7 @@ class Study(_Section):
     archs: Archs = Field(default=[75, 80, 86, 89, 90, 100, 120], description="architectures of the target `cubins`")
     tune_samples: _Whole = Field(default=5, ge=1, description="samples of a variant in the first round of tuning")
     race_ms: _Real = Field(
-        default=250.0, gt=0, description="timing budget of a showdown point, all contenders together, ms"
+        default=500.0, gt=0, description="timing budget of a showdown point, all contenders together, ms"
     )
     timeout_s: _Real = Field(default=60.0, gt=0, description="a case that takes longer is ended and becomes a row, s")
     audit_points: _Whole = Field(

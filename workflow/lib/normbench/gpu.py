@@ -131,9 +131,12 @@ class CudaGpu:
 
     def trim(self) -> None:
         """Give torch's unused memory back when the card runs low; to do so at every point costs 0.1 s each."""
-        free, total = self.torch.cuda.mem_get_info()
-        if free < LOW_MEMORY * total:
+        if self._low():
             self.empty_cache()
+
+    def _low(self) -> bool:
+        free, total = self.torch.cuda.mem_get_info()
+        return bool(free < LOW_MEMORY * total)
 
     @contextlib.contextmanager
     def on_stream(self) -> Iterator[None]:
@@ -156,12 +159,18 @@ class CudaGpu:
     def _record(self, launches: Sequence[Launch], count: int, pool: Any = None) -> tuple[Any, list[dict[str, Any]]]:
         """A graph of ``count`` launches in turn, and what the last of each returned. pool: of a graph, to share."""
         self.synchronize()
+        if self._low():
+            self.torch.cuda.empty_cache()  # while a capture is under way nothing can be given back
         graph = self.torch.cuda.CUDAGraph()
         outputs: list[dict[str, Any]] = [{}] * len(launches)
-        capture = self.torch.cuda.graph(graph, pool=pool, stream=self.stream, capture_error_mode="thread_local")
-        with capture, uncollected():
-            for index in range(count):
-                outputs[index % len(launches)] = launches[index % len(launches)]()
+        # torch.cuda.graph would give all unused memory back at every capture, and the next check take it again
+        with self.torch.cuda.stream(self.stream), uncollected():
+            graph.capture_begin(*(() if pool is None else (pool,)), capture_error_mode="thread_local")
+            try:
+                for index in range(count):
+                    outputs[index % len(launches)] = launches[index % len(launches)]()
+            finally:
+                graph.capture_end()
         return graph, outputs
 
     @spending("timing")

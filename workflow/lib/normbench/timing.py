@@ -12,7 +12,7 @@ from scipy import stats
 MIN_SAMPLES = 10  # below this the 95 % interval of a median spans nearly the whole sample
 CLOCK_SPREAD = 0.05  # SM clock (max - min) / median over one window; a steady H200 shows 0
 RESOLUTION_US = 0.5  # CUDA event tick; a launch shorter than this cannot be told from it
-WIDTH = 0.005  # stop once the 95 % interval of the median is within 0.5 %
+WIDTH = 0.0025  # stop once the 95 % interval of the median is within 0.25 %: two such studies tell 0.5 % apart
 LAUNCH_BOUND = 3.0  # median under three empty launches: the launch is what was timed
 OVER_ROOF = 1.03  # faster than this share of a measured ceiling is an error of the measurement
 # NVML clock-event reasons that mean the clock was held down: software and hardware slowdown, thermal, power brake.
