@@ -1,7 +1,7 @@
 // The threads of a cluster as those that share a row (sm_90 on).
 #pragma once
 
-#include "common/cluster_ptx.cuh"
+#include "common/mail.cuh"
 #include "common/reduce.cuh"
 
 struct Cluster {
@@ -15,6 +15,9 @@ struct Cluster {
         float4 part[WARPS];
         unsigned long long arrived;
         unsigned long long unused;  // to a whole number of 16-byte vectors
+
+        // One thread makes it, before the block arrives at the cluster's first meeting.
+        __device__ __forceinline__ void prepare() { mail_init(&arrived, blockDim.x / 32); }
     };
 
     Mail* mail;
@@ -39,12 +42,12 @@ struct Cluster {
     __device__ __forceinline__ void post(V mine) const {
         const int lane = threadIdx.x % 32;
         const int warp = rank * static_cast<int>(blockDim.x / 32) + static_cast<int>(threadIdx.x / 32);
-        if (threadIdx.x == 0) barrier_expect(&mail->arrived, warps() * sizeof(V));
-        if (lane < blocks) send(mine, reinterpret_cast<V*>(mail->part) + warp, lane, &mail->arrived);
+        if (threadIdx.x == 0) mail_expect(&mail->arrived, warps() * sizeof(V));
+        if (lane < blocks) ::mail(mine, reinterpret_cast<V*>(mail->part) + warp, lane, &mail->arrived);
     }
 
-    // What all warps have handed out, in their order, once for each mail and parity. A block has it when its barrier has counted the
-    // bytes; nobody writes to it any more then, so it may end.
+    // What all warps have handed out, in their order, once for each mail and parity. A block has it when its barrier has counted
+    // all; nobody writes to it any more then, so it may end.
     template <typename V>
     __device__ __forceinline__ const V* posted() const {
         barrier_wait(&mail->arrived, parity);
@@ -69,7 +72,7 @@ struct ClusterMeeting {
     static __device__ __forceinline__ ClusterMeeting arrive(Cluster::Mail* mails) {
         if (threadIdx.x == 0) {
 #pragma unroll
-            for (int i = 0; i < MAILS; ++i) barrier_init(&mails[i].arrived);
+            for (int i = 0; i < MAILS; ++i) mails[i].prepare();
         }
         __syncwarp();
         cluster_arrive();

@@ -43,7 +43,7 @@ __device__ __forceinline__ unsigned there(const void* mine, unsigned rank) {
 }
 
 // Sends a value to where block `rank` has what this block has at `mine`; its bytes count for that block's barrier. That block
-// must have made the barrier, and must wait for it before it ends.
+// must have made the barrier, and must wait for it before it ends. For clusters of several blocks (mail.cuh).
 __device__ __forceinline__ void send(float value, float* mine, unsigned rank, unsigned long long* barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(there(mine, rank)),
                  "f"(value), "r"(there(barrier, rank))

@@ -8,7 +8,7 @@
 // Rows of one class only, where a cluster must stay with rows that begin alike: `classes` of them take turns in memory.
 #pragma once
 
-#include "common/cluster_ptx.cuh"
+#include "common/mail.cuh"
 
 // OWN: rows that are the cluster's from the beginning.
 template <int OWN>
@@ -36,7 +36,7 @@ struct Shares {
     static __device__ __forceinline__ void prepare(Queue* queue) {
         if (threadIdx.x != 0) return;
 #pragma unroll
-        for (unsigned i = 0; i < PLACES; ++i) barrier_init(&queue->sent[i]);
+        for (unsigned i = 0; i < PLACES; ++i) mail_init(&queue->sent[i], 1);
     }
 
     // Before the first row is asked for.
@@ -80,10 +80,10 @@ private:
     // The row that was taken first.
     __device__ __forceinline__ void send_taken(unsigned turn) {
         const unsigned lane = threadIdx.x % 32, place = turn % PLACES;
-        if (lane == 0) barrier_expect(&queue->sent[place], sizeof(int));
+        if (lane == 0) mail_expect(&queue->sent[place], sizeof(int));
         if (cluster_rank() > 0) return;
         const float value = __int_as_float(row_of(__shfl_sync(0xffffffffu, taken[0], 0)));
-        if (lane < cluster_blocks()) send(value, reinterpret_cast<float*>(&queue->row[place]), lane, &queue->sent[place]);
+        if (lane < cluster_blocks()) mail(value, reinterpret_cast<float*>(&queue->row[place]), lane, &queue->sent[place]);
         if (lane > 0) return;
         taken[0] = taken[1];
         taken[1] = take();

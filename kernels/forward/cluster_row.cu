@@ -78,7 +78,7 @@ cluster_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __
     Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
     if (threadIdx.x == 0) {
 #pragma unroll
-        for (int i = 0; i < MEETINGS<NORM, T, ADD>; ++i) barrier_init(&mails[i].arrived);
+        for (int i = 0; i < MEETINGS<NORM, T, ADD>; ++i) mails[i].prepare();
     }
     __syncwarp();
     cluster_arrive();

@@ -75,8 +75,8 @@ few_rows(const T* x, const T* residual, const W* __restrict__ gamma, const W* __
         if constexpr (SPREAD) {
             Cluster::Mail* const mail = reinterpret_cast<Cluster::Mail*>(launch_memory());
             if (threadIdx.x == 0) {
-                barrier_init(&mail[0].arrived);
-                if constexpr (TENSOR) barrier_init(&mail[1].arrived);
+                mail[0].prepare();
+                if constexpr (TENSOR) mail[1].prepare();
             }
             __syncwarp();
             cluster_arrive();

@@ -34,7 +34,7 @@
 // name = "wide_onepass<{T}, {NORM}, {vecs}, {squads}>"
 // grid = "sm_count if squads > 1 else min(rows, sm_count // cdiv(hidden * x_bytes, vecs * 8192)) * (sm_count // min(rows, sm_count // cdiv(hidden * x_bytes, vecs * 8192)))"
 // block = "512"
-// smem = "vecs * 8192 + (16 * 4096 if squads > 1 else 6 * 16384 if vecs == 16 else 0) + squads * 288"
+// smem = "vecs * 8192 + (16 * 4096 if squads > 1 else 6 * 16384 if vecs == 16 else 0) + squads * 304"
 // cooperative = true
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "mail", "turns", "rows", "hidden", "x_stride", "y_stride", "eps", "sm_count"]
 // ///
@@ -75,11 +75,26 @@ constexpr int BLOCK = 512;
 // What a squad has in shared memory besides vectors.
 struct Desk {
     float4 warps[BLOCK / 32];
-    Moments moments;
+    Moments moments[2];  // by turns
     unsigned parts;    // warps that have left their part, of all rows
     unsigned written;  // warps that have written their columns, of all rows
     unsigned unused[2];
 };
+
+// A warp's part, of which it has the same in all lanes, for the last of its squad. By atomic operations, since a counter is all that lies
+// between writing and reading it; four lanes at once are faster than one store, too.
+__device__ __forceinline__ void leave(float4* place, const Part& part) {
+    const unsigned lane = threadIdx.x % 32;
+    const float4 word = word_of(part);
+    const float value = lane == 0 ? word.x : lane == 1 ? word.y : lane == 2 ? word.z : word.w;
+    if (lane < 4) atomicExch(reinterpret_cast<unsigned*>(place) + lane, __float_as_uint(value));
+}
+
+__device__ __forceinline__ Part left_at(float4* place) {
+    unsigned* const words = reinterpret_cast<unsigned*>(place);
+    const auto read = [&](int i) { return __uint_as_float(atomicAdd(words + i, 0u)); };
+    return {read(0), read(1), read(2), read(3)};
+}
 
 // How many warps of the squad have come here before this one, in all its lanes.
 __device__ __forceinline__ unsigned counted(unsigned* counter) {
@@ -110,7 +125,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     constexpr int DELAY = EARLY ? 1 : 2;
 #endif
     static_assert(VECS % TAKE == 0, "statistics take whole groups");
-    static_assert(sizeof(Desk) == 288, "the header asks for it");
+    static_assert(sizeof(Desk) == 304, "the header asks for it");
     const int squad = SQUADS == 1 ? 0 : threadIdx.x / THREADS, thread = threadIdx.x - squad * THREADS;
     Desk* const desk = reinterpret_cast<Desk*>(launch_memory()) + squad;
     uint4* const vectors = reinterpret_cast<uint4*>(launch_memory() + SQUADS * sizeof(Desk) / sizeof(uint4)) + thread;
@@ -165,12 +180,12 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         take_when_there(EARLY ? GROUPS - 1 : 0, GROUPS);
         const Part mine = running.of_warp();
         running = {};
-        if (thread % 32 == 0) desk->warps[thread / 32] = word_of(mine);
+        leave(desk->warps + thread / 32, mine);
+        __syncwarp();
         __threadfence_block();
         if (counted(&desk->parts) % WARPS != WARPS - 1) return;
         __threadfence_block();
-        const float4 word = desk->warps[thread % WARPS];
-        Part parts[1] = {part_of(word)};
+        Part parts[1] = {left_at(desk->warps + thread % WARPS)};
         if (thread % 32 >= WARPS) parts[0] = {};
         const Part part = merged<NORM>(parts);
         if (thread % 32 == 0) meeting.post(part, turn);
@@ -181,7 +196,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         const auto count = [&](int member) { return static_cast<float>(held_by(member)) * N; };
         const Moments moments = moments_of<NORM>(meeting.of_team<NORM, MANY>(turn, count), hidden, eps);
         if (thread % 32 == 0) {
-            desk->moments = moments;
+            desk->moments[turn % 2] = moments;
             if (meeting.rank == 0) moments.save(mean, rstd, row_of(round));
         }
     };
@@ -239,7 +254,7 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         if (more) {
             collect(round + 1, turn);
             barrier_of<THREADS>(squad);
-            moments = desk->moments;
+            moments = desk->moments[turn % 2];
         }
     }
     // teams of fewer rows go on by as many turns as the others

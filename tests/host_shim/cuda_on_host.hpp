@@ -366,6 +366,12 @@ V atomicAdd(V* to, V value) {
     *to = before + value;
     return before;
 }
+template <typename V>
+V atomicExch(V* to, V value) {
+    const V before = *to;
+    *to = value;
+    return before;
+}
 inline void __threadfence_block() {}  // threads take turns, and see what others wrote before
 inline void __threadfence() {}
 inline float rsqrtf(float value) { return 1.0f / std::sqrt(value); }

@@ -8,14 +8,21 @@ namespace host {
 struct Barrier {
     unsigned run = runs;  // in which it was made
     unsigned ended = 0;   // phases
-    bool arrived = false;
+    unsigned arrivals = 1;  // that end a phase
+    unsigned there = 0;     // of them
     long bytes = 0;  // expected, less those that have come
 
     void settle() {
         cluster->progress = true;
-        if (!arrived || bytes) return;
-        arrived = false;
+        if (there < arrivals || bytes) return;
+        there = 0;
         ++ended;
+    }
+
+    void arrive() {
+        if (there == arrivals) throw std::logic_error("more arrivals than end a phase");
+        ++there;
+        settle();
     }
 
     void come(unsigned count) {
@@ -28,14 +35,17 @@ inline std::map<const void*, Barrier> barriers;
 
 }  // namespace host
 
-inline void barrier_init(unsigned long long* barrier) { host::barriers[barrier] = {}; }
+inline void barrier_init(unsigned long long* barrier, unsigned arrivals = 1) {
+    host::barriers[barrier] = {};
+    host::barriers[barrier].arrivals = arrivals;
+}
+
+inline void barrier_arrive(unsigned long long* barrier) { host::barriers.at(barrier).arrive(); }
 
 inline void barrier_expect(unsigned long long* barrier, unsigned bytes) {
     host::Barrier& state = host::barriers.at(barrier);
-    if (state.arrived) throw std::logic_error("two arrivals in one phase");
-    state.arrived = true;
     state.bytes += bytes;
-    state.settle();
+    state.arrive();
 }
 
 inline void barrier_wait(unsigned long long* barrier, unsigned parity) {
