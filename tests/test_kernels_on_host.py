@@ -271,6 +271,18 @@ def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) 
     assert problems(kernel, jobs_of(kernel), tmp_path) == []
 
 
+def test_rows_that_six_or_twelve_warps_fill_agree_with_float64(tmp_path: Path) -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "forward" / "ring_row.cu")
+    jobs = []
+    for op, dtype in (("layernorm", "bf16"), ("rmsnorm", "fp32"), ("add_layernorm", "fp16")):
+        point = Point(op, dtype, 9, 12288, semantics=Semantics(stats=True))
+        names = kernelfile.launch_names(point, 90, 132, 16) | {"blocks_per_sm": 1, "clusters": 2}
+        for variant in kernel.variants([192, 384], names):
+            jobs.append(Job(point, "offset", (0, 0, 0, 0, 0), False, names | variant, variant))
+    assert {job.variant["block"] for job in jobs} == {192, 384}
+    assert problems(kernel, jobs, tmp_path) == []
+
+
 def odd_rmsnorm(job: Job) -> bool:
     return job.point.op == "rmsnorm" and job.point.hidden % 8 > 0
 

@@ -6,7 +6,7 @@
 //     # which variants exist
 //     "arch >= 90",
 //     "w_bytes == x_bytes",
-//     "block in (128, 256, 512) if vecs < 5 else block == 384",
+//     "block in (128, 192, 256, 384, 512) if vecs < 5 else block == 384",
 //     "block < 512 or vecs == 2 or x_bytes == 4 or op == 'rmsnorm_bwd' or odd == 0",
 //     "vecs < 5 or (x_bytes == 2 and op == 'layernorm_bwd' and odd == 1)",
 //     "block > 128 or (vecs, cluster) == (4, 2)",
@@ -18,6 +18,8 @@
 //     "vecs * cluster * block >= hidden * x_bytes // 16",
 //     "vecs * cluster * block < hidden * x_bytes // 8 or (vecs, cluster, block) == (4, 2, 128)",
 //     "cluster < 16 or hidden * x_bytes > 131072",
+//     # of warps that are no power of two as many as the row fills
+//     "block in (128, 256, 512) or vecs == 5 or vecs * cluster * block == hidden * x_bytes // 16",
 // ]
 // skip = [
 //     {when = "arch < 90", reason = "needs thread block clusters (sm_90 on)"},

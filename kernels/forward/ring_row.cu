@@ -6,7 +6,7 @@
 //     # which variants exist
 //     "arch in (90, 100, 103)",
 //     "w_bytes == x_bytes",
-//     "block in (128, 256, 512) if odd == 0 else 128 <= block <= 512",
+//     "block in (128, 192, 256, 384, 512) if odd == 0 else 128 <= block <= 512",
 //     "vecs == 4 or (vecs == 7) == (odd == 1)",
 //     "vecs == 4 or block == 512 or (vecs == 8 and block == 256)",
 //     "vecs * block * (96 if ADD > 0 else 48) + 16544 <= 230400",
