@@ -31,7 +31,7 @@ from normbench.worker import Session
 
 ROUNDS_A_BLOCK = 5
 TURNS_OF_A_SUSPECT = 50  # alone, before it may race again: as many as a race has rounds
-MIN_ROUNDS = 25  # five blocks for the bootstrap of a comparison, and a narrow interval of the median for nearly everybody
+MIN_ROUNDS = 25  # five blocks for the bootstrap of a comparison, and for nearly everybody a narrow interval
 
 
 @dataclass
