@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from typing import Any
@@ -207,3 +208,37 @@ def test_our_stream_begins_behind_what_was_enqueued_before(use: str) -> None:
     waited = names.index("stream.wait_stream")
     assert calls.mock_calls[waited].args == (calls.torch.cuda.current_stream(),)
     assert waited < names.index("torch.cuda.stream") < names.index("launch" if use == "capture" else "replay.replay")
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's."""
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(0, None), (1, None), (2, OutOfMemoryError)])
+def test_a_capture_that_lacks_memory_is_tried_again_with_what_nobody_uses(
+    failures: int, ends: type[Exception] | None
+) -> None:
+    """A graph cannot use what torch keeps for others, and torch gives nothing back while one is captured."""
+    gpu: Any = object.__new__(CudaGpu)
+    calls = MagicMock()
+    gpu.torch, gpu.stream = calls.torch, calls.stream
+    calls.launch.side_effect = [*[OutOfMemoryError("full")] * failures, {"y": 1}]
+
+    with pytest.raises(ends) if ends else contextlib.nullcontext():
+        assert gpu._record([calls.launch], 1)[1] == [{"y": 1}]
+
+    names = [name for name, _, _ in calls.mock_calls]
+    assert names.count("torch.cuda.empty_cache") == min(failures, 1)
+    assert names.count("torch.cuda.CUDAGraph().capture_end") == names.count("torch.cuda.CUDAGraph().capture_begin")
+
+
+def test_what_is_wrong_with_a_capture_otherwise_is_said_at_once() -> None:
+    gpu: Any = object.__new__(CudaGpu)
+    calls = MagicMock()
+    gpu.torch, gpu.stream = calls.torch, calls.stream
+    calls.launch.side_effect = ValueError("odd")
+
+    with pytest.raises(ValueError, match="odd"):
+        gpu._record([calls.launch], 1)
+
+    assert calls.launch.call_count == 1

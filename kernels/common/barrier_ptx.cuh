@@ -1,4 +1,4 @@
-// Barriers in shared memory that count arrivals, and the bytes sent to it: the instructions (sm_80 on; of bytes, sm_90 on).
+// Barriers in shared memory that count arrivals, and bytes sent to them: the instructions (sm_90 on).
 #pragma once
 
 __device__ __forceinline__ unsigned shared_address(const void* place) {
@@ -8,16 +8,13 @@ __device__ __forceinline__ unsigned shared_address(const void* place) {
 // A barrier whose phases end with as many arrivals and all expected bytes. One thread makes it; it may be used after a barrier
 // of all who will.
 __device__ __forceinline__ void barrier_init(unsigned long long* barrier, unsigned arrivals = 1) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // seen by other blocks too
-#endif
 }
 
 // An arrival. What this thread wrote in shared memory is seen by those who have waited for the end of the phase.
 __device__ __forceinline__ void barrier_arrive(unsigned long long* barrier) {
-    unsigned long long state;
-    asm volatile("mbarrier.arrive.shared.b64 %0, [%1];" : "=l"(state) : "r"(shared_address(barrier)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // The one arrival of a phase, with the bytes it shall wait for; some of them may have come already.
@@ -32,11 +29,7 @@ __device__ __forceinline__ void barrier_expect(unsigned long long* barrier, unsi
 __device__ __forceinline__ void barrier_wait(unsigned long long* barrier, unsigned parity) {
     asm volatile(
         "{\n.reg .pred ended;\nagain:\n"
-#if __CUDA_ARCH__ >= 900
         "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n"
-#else
-        "mbarrier.test_wait.parity.shared.b64 ended, [%0], %1;\n"
-#endif
         "@!ended bra again;\n}" ::"r"(shared_address(barrier)),
         "r"(parity)
         : "memory");

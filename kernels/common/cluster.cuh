@@ -37,7 +37,7 @@ struct Cluster {
     __device__ __forceinline__ long long row() const { return blockIdx.x / blocks; }
     __device__ __forceinline__ int warps() const { return size() / 32; }
 
-    // Hands out what a warp has in its first lane: it sends it to every block. All blocks have started (cluster_wait).
+    // Hands out what a warp has in all its lanes, of which each sends it to one block. All blocks have started (cluster_wait).
     template <typename V>
     __device__ __forceinline__ void post(V mine) const {
         const int lane = threadIdx.x % 32;

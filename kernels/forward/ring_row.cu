@@ -16,6 +16,8 @@
 //     # the threads must hold the row, not with half of them idle
 //     "vecs * cluster * block >= hidden * x_bytes // 16",
 //     "vecs * cluster * block < hidden * x_bytes // 8",
+//     # of warps that are no power of two as many as the row fills
+//     "odd == 1 or block in (128, 256, 512) or vecs * cluster * block == hidden * x_bytes // 16",
 // ]
 // skip = [
 //     {when = "arch not in (90, 100, 103)", reason = "needs clusters of blocks with 200 KB of shared memory each (sm_90, sm_100)"},

@@ -52,6 +52,11 @@ class Replay(Protocol):
         own and not its predecessor's."""
 
 
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error is, or was raised while handling, a lack of memory: the end of a capture may complain too."""
+    return error is not None and ("OutOfMemory" in type(error).__name__ or lacks_memory(error.__context__))
+
+
 class DeviceLost(RuntimeError):
     """The CUDA context can no longer be used; the process must be replaced."""
 
@@ -131,12 +136,9 @@ class CudaGpu:
 
     def trim(self) -> None:
         """Give torch's unused memory back when the card runs low; to do so at every point costs 0.1 s each."""
-        if self._low():
-            self.empty_cache()
-
-    def _low(self) -> bool:
         free, total = self.torch.cuda.mem_get_info()
-        return bool(free < LOW_MEMORY * total)
+        if free < LOW_MEMORY * total:
+            self.empty_cache()
 
     @contextlib.contextmanager
     def on_stream(self) -> Iterator[None]:
@@ -157,13 +159,23 @@ class CudaGpu:
         return CudaGraph(graph, outputs, count, tuple(launches), self._record)
 
     def _record(self, launches: Sequence[Launch], count: int, pool: Any = None) -> tuple[Any, list[dict[str, Any]]]:
-        """A graph of ``count`` launches in turn, and what the last of each returned. pool: of a graph, to share."""
+        """A graph of ``count`` launches in turn, and what the last of each returned. pool: of a graph, to share.
+
+        torch.cuda.graph would give all unused memory back at every capture, and the next check take it again. Here that
+        is done where a capture lacks memory: while one is under way nothing can be given back.
+        """
+        try:
+            return self._captured(launches, count, pool)
+        except Exception as error:
+            if not lacks_memory(error):
+                raise
+        self.empty_cache()
+        return self._captured(launches, count, pool)
+
+    def _captured(self, launches: Sequence[Launch], count: int, pool: Any) -> tuple[Any, list[dict[str, Any]]]:
         self.synchronize()
-        if self._low():
-            self.torch.cuda.empty_cache()  # while a capture is under way nothing can be given back
         graph = self.torch.cuda.CUDAGraph()
         outputs: list[dict[str, Any]] = [{}] * len(launches)
-        # torch.cuda.graph would give all unused memory back at every capture, and the next check take it again
         with self.torch.cuda.stream(self.stream), uncollected():
             graph.capture_begin(*(() if pool is None else (pool,)), capture_error_mode="thread_local")
             try:

@@ -30,7 +30,7 @@ from normbench.tuning import Bench
 from normbench.worker import Session
 
 ROUNDS_A_BLOCK = 5
-TURNS_OF_A_SUSPECT = 50  # alone, before it may race again: as many as a race has rounds
+TURNS_OF_A_SUSPECT = 50  # alone, before it may race again: twice the rounds of most races
 MIN_ROUNDS = 25  # five blocks for the bootstrap of a comparison, and for nearly everybody a narrow interval
 
 

@@ -14,7 +14,7 @@ from normbench import ops, overlap
 from normbench.check import Expected, Verdict, check_copy, judge, kept_bytes, yardstick
 from normbench.contenders import CompileError, Contender, Unsupported, rest
 from normbench.formats import plain
-from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, launches_a_sample
+from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, lacks_memory, launches_a_sample
 from normbench.journal import PASSING
 from normbench.kernelfile import Variant
 from normbench.points import Point, canonical_json
@@ -179,7 +179,7 @@ def failure_of(error: Exception, gpu: Gpu) -> Failure:
     """
     lines = plain(str(error)).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0][:300] if lines else 'no text'}"
-    if _lacks_memory(error):
+    if lacks_memory(error):
         gpu.empty_cache()
         return Failure("skipped", f"too little memory ({text})", {}, PASSING)
     try:
@@ -187,11 +187,6 @@ def failure_of(error: Exception, gpu: Gpu) -> Failure:
     except Exception as broken:
         raise DeviceLost(text) from broken
     return Failure("launch_error", text, {})
-
-
-def _lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error is, or was raised while handling, a lack of memory: the end of a capture may complain too."""
-    return error is not None and ("OutOfMemory" in type(error).__name__ or _lacks_memory(error.__context__))
 
 
 def identity(point: Point, contender: Contender, variant: Variant | None, task: dict[str, Any]) -> dict[str, Any]:
