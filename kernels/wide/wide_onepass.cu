@@ -185,8 +185,8 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
         __threadfence_block();
         if (counted(&desk->parts) % WARPS != WARPS - 1) return;
         __threadfence_block();
-        Part parts[1] = {};
-        if (thread % 32 < WARPS) parts[0] = left_at(desk->warps + thread % WARPS);
+        Part parts[1] = {left_at(desk->warps + thread % WARPS)};
+        if (thread % 32 >= WARPS) parts[0] = {};
         const Part part = merged<NORM>(parts);
         if (thread % 32 == 0) meeting.post(part, turn);
     };
