@@ -104,7 +104,6 @@ def build(kernel: Kernel, jobs: list[Job], folder: Path) -> tuple[ctypes.CDLL, l
 
 def run(kernel: Kernel, built: tuple[ctypes.CDLL, list[str]], job: Job, repeats: int = 1) -> Tensors:
     """The tensors of a job after its launches, each with another x. Blocks that stay run side by side."""
-
     library, symbols = built
     tensors = tensors_of(job)
     pointers = {name: tensors.get(name) for name in shim.POINTERS}
