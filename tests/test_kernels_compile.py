@@ -235,6 +235,19 @@ def test_nothing_but_gamma_and_beta_is_touched_before_the_launch_before_has_ende
         assert "PREEXIT" in before, symbol
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(nvdisasm() is None, reason="needs nvdisasm: pip install nvidia-cuda-nvdisasm")
+@pytest.mark.parametrize(("stem", "arch"), [build for build in BUILDS if build[1] in (90, max(ARCHS))])
+def test_what_is_said_to_l2_lies_in_a_pair_of_registers(
+    stem: str, arch: int, outputs: dict[tuple[str, int], Output], tmp_path: Path
+) -> None:
+    """ptxas 13.0 put a policy into an odd uniform register, beside a copy whose address lies in others: to the GPU that
+    is an illegal instruction."""
+    output = outputs[stem, arch]
+    for name, code in (disassembled(output, tmp_path) if output.rows.height else {}).items():
+        assert not re.search(r"desc\[UR\d*[13579]\]", code), name
+
+
 def disassembled(output: Output, folder: Path) -> dict[str, str]:
     """SASS by mangled name."""
     path = folder / "code.cubin"

@@ -38,6 +38,8 @@ SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (3, 31, 0, {}),
     (3, 33, 1, {"stats": True}),
     (5, 64, 0, {}),
+    (67, 64, 8, {"gamma": False, "stats": True}),
+    (35, 128, 0, {"beta": False}),
     (3, 100, 4, {}),
     (9, 256, 0, {"stats": True}),
     (3, 1000, 24, {"gamma": False}),
@@ -66,7 +68,7 @@ BASES = (
     (0, 0, 0, 1, 0),
     (2, 2, 0, 2, 5),
 )
-STEMS = ("naive", "welford", "cta_row", "span_row", "cluster_row", "few_rows", "ring_row")
+STEMS = ("naive", "welford", "cta_row", "span_row", "cluster_row", "few_rows", "ring_row", "short_row")
 # of ring_row, which takes no others; clusters take rows of these that are not theirs from the beginning
 LONG_SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (1, 16384, 0, {}),
@@ -85,6 +87,8 @@ GAMMAS = (("llama", 0.0), ("torch", 1.0), ("llama", 1.0))
 GAMMA_SHAPES: tuple[tuple[int, int, int, dict[str, Any]], ...] = (
     (3, 33, 1, {"stats": True}),
     (5, 64, 0, {}),
+    (7, 64, 8, {"beta": False}),
+    (9, 128, 0, {}),
     (3, 512, 8, {}),
     (3, 1000, 24, {"gamma": False}),
     (2, 1023, 0, {}),
@@ -368,10 +372,13 @@ PLANTED = [
     (
         "cta_row",
         "forward/cta_row.cu",
-        "        if constexpr (!Threads::IN_WARP) {\n#pragma unroll 1\n            for (int p = VECS; p * pitch < left",
+        "        if constexpr (!FITS) {\n#pragma unroll 1\n            for (int p = VECS; p * pitch < left",
         "        if (false) {\n            for (int p = VECS; p * pitch < left",
         "columns past the registers cut",
     ),
+    ("short_row", "forward/short_row.cu", "const float d = value - sums[r];", "const float d = value;", "no pivot"),
+    ("short_row", "forward/short_row.cu", "gamma != nullptr, 1.0f", "gamma != nullptr, 0.0f", "an absent gamma of 0"),
+    ("short_row", "forward/short_row.cu", "if (lane == 0) moments[r]", "if (r == 0) moments[0]", "one row's mean saved"),
     ("span_row", "common/piece.cuh", "ODD && span.edge >= 0 ? 1 : 0", "1", "absent ends counted"),
     ("span_row", "common/copies.cuh", "head + vector * N + j", "head + vector * N + j + 1", "copies one element off"),
     ("span_row", "common/copies.cuh", "second ? 0.0f : 1.0f", "0.0f", "absent gamma taken for 0"),

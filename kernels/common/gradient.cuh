@@ -6,7 +6,7 @@
 // lies between the two, so that a meeting takes nobody's time: what is waited for was handed out a whole row before.
 #pragma once
 
-#include "common/async_ptx.cuh"
+#include "common/hints_ptx.cuh"
 #include "common/meeting.cuh"
 #include "common/moments.cuh"
 #include "common/span.cuh"
@@ -129,15 +129,15 @@ struct Walk {
             if (holds(VECS - 1)) {
 #pragma unroll
                 for (int p = 0; p < VECS; ++p) {
-                    copy_async(to + p * 32, x + p * STRIDE * N);
-                    copy_async(to + (VECS + p) * 32, dy + p * STRIDE * N);
+                    copy_async_by(to + p * 32, x + p * STRIDE * N, policy_keep());
+                    copy_async_by(to + (VECS + p) * 32, dy + p * STRIDE * N, policy_keep());
                 }
             } else {
 #pragma unroll
                 for (int p = 0; p < VECS - 1; ++p) {
                     if (!holds(p)) continue;
-                    copy_async(to + p * 32, x + p * STRIDE * N);
-                    copy_async(to + (VECS + p) * 32, dy + p * STRIDE * N);
+                    copy_async_by(to + p * 32, x + p * STRIDE * N, policy_keep());
+                    copy_async_by(to + (VECS + p) * 32, dy + p * STRIDE * N, policy_keep());
                 }
             }
             if (work.residual != nullptr) {

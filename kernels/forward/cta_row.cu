@@ -6,15 +6,17 @@
 //     # which variants exist
 //     "vec == 1 or vec == 16 // x_bytes",
 //     "vec > 1 or (lanes == 0 and vecs == x_bytes)",
-//     "(lanes, vecs) in ((8, 1), (8, 2), (16, 2), (32, 2), (32, 3), (32, 4), (32, 6), (0, 2), (0, 3), (0, 4), (0, 8))",
-//     "block <= 512 or ADD == 0",
-//     "vecs in (2, 4) or ADD == 0",
+//     "(lanes, vecs) in ((8, 1), (8, 2), (8, 4), (16, 2), (16, 4), (32, 2), (32, 3), (32, 4), (32, 6), (0, 2), (0, 3), (0, 4), (0, 5), (0, 8))",
+//     "block <= 512 or (ADD == 0 and vecs % 2 == 0 and (vecs != 4 or lanes not in (8, 16)))",
+//     "vecs in (2, 4) or (lanes, vecs) == (0, 5) or ADD == 0",
 //     "vecs != 3 or hidden * x_bytes > 1024",
 //     "vecs != 6 or (x_bytes == 2 and NORM < 2)",
 //     "vecs < 8 or x_bytes == 2 or NORM > 0 or arch not in (75, 86, 87, 88, 89)",
 //     "vecs != 6 or hidden * x_bytes > 2048",
 //     "(lanes, vecs) != (0, 2) or vec == 1 or w_bytes != x_bytes",
 //     "vecs != 3 or (NORM < 2 and (lanes > 0 or hidden * x_bytes == 48 * block))",
+//     "vecs != 4 or lanes not in (8, 16) or (NORM < 2 and ADD == 0 and hidden * x_bytes == 64 * lanes)",
+//     "vecs != 5 or (arch == 90 and NORM < 2 and vec > 1 and w_bytes == x_bytes and hidden * x_bytes == 80 * block)",
 //     "w_bytes == x_bytes or (lanes == 0 and vecs == 2 and (ADD == 0 or vec == 1))",
 //     # 16-byte vectors for rows that have them, single elements for the others
 //     "(vec > 1) == (aligned >= 16 and hidden * x_bytes % 16 == 0 and (w_bytes == x_bytes or ADD == 0))",
@@ -30,7 +32,7 @@
 // [axes]
 // block = "study"
 // lanes = [0, 8, 16, 32]  # threads a row; 0: the whole block
-// vecs = [1, 2, 3, 4, 6, 8]  # 16-byte vectors of the row in a thread's registers
+// vecs = [1, 2, 3, 4, 5, 6, 8]  # 16-byte vectors of the row in a thread's registers
 // vec = [1, 4, 8]         # elements a load
 //
 // [[launches]]
@@ -63,8 +65,12 @@
 #include "common/tensor.cuh"
 #include "common/weights.cuh"
 
+// A block's, as the header has it.
+template <int ADD, int LANES, int VECS>
+constexpr int MOST_THREADS = ADD == ADD_NONE && VECS % 2 == 0 && !(VECS == 4 && (LANES == 8 || LANES == 16)) ? 1024 : 512;
+
 template <typename T, typename W, int NORM, int ADD, int LANES, int VECS, int VEC, int GAMMA>
-__global__ void __launch_bounds__(ADD == ADD_NONE ? 1024 : 512, VECS == 8 ? 0 : 1)
+__global__ void __launch_bounds__(MOST_THREADS<ADD, LANES, VECS>, VECS == 8 ? 0 : ADD == ADD_NONE && VECS % 2 == 1 ? 2 : 1)
 cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __restrict__ gamma, const W* __restrict__ beta,
         T* __restrict__ y, T* __restrict__ sum, float* __restrict__ mean, float* __restrict__ rstd, long long rows,
         int hidden, long long x_stride, long long y_stride, float eps, float offset) {
@@ -75,6 +81,7 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
     constexpr int STEP = VEC > 1 ? 1 : LANES > 0 ? LANES : 32;
     constexpr bool FORGET = sizeof(T) == 2 && ADD != ADD_FP32 && VECS >= 4;
     using Threads = Group<LANES>;
+    constexpr bool FITS = Threads::IN_WARP || VECS == 3;  // a row is never longer than the registers
     using Loaded = Slot<T, N, STEP>;
     using Values = Slot<Held<T, ADD>, N, STEP>;
     using Params = Slot<W, N, STEP>;
@@ -88,26 +95,28 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
     // threads past the last row stay for the shuffles and hold nothing
     const int left = (row < rows ? hidden : 0) - begin;
     const long long from = row * x_stride + begin;
-    if (Threads::IN_WARP && hidden > VECS * pitch) __trap();  // a fault, rather than a row cut short
+    if (FITS && hidden > VECS * pitch) __trap();  // a fault, rather than a row cut short
 
-    const auto load = [&](const T* source, int p) {
+    const auto load = [&](const T* first, int p) {
         Loaded slot;
-        slot.load(source + from + p * pitch, left - p * pitch);
+        slot.load(first + p * pitch, left - p * pitch);
         return slot;
     };
     const auto hand_out = [&](const Values& slot, int p) {
         if constexpr (ADD != ADD_NONE) as<T>(slot).store(sum + row * y_stride + begin + p * pitch, left - p * pitch);
     };
     Values held[VECS];
+    const T* const first = kept_in_l2(x + from);
     if constexpr (ADD == ADD_NONE) {
 #pragma unroll
-        for (int p = 0; p < VECS; ++p) held[p] = load(x, p);
+        for (int p = 0; p < VECS; ++p) held[p] = load(first, p);
     } else {
+        const T* const first_other = kept_in_l2(residual + from);
         Loaded own[VECS], other[VECS];
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
-            own[p] = load(x, p);
-            other[p] = load(residual, p);
+            own[p] = load(first, p);
+            other[p] = load(first_other, p);
         }
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
@@ -117,8 +126,8 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
     }
 
     const auto held_at = [&](int p) {
-        if constexpr (ADD == ADD_NONE) return load(x, p);
-        else return added<ADD>(load(x, p), load(residual, p));
+        if constexpr (ADD == ADD_NONE) return load(x + from, p);
+        else return added<ADD>(load(x + from, p), load(residual + from, p));
     };
 
     // calls visit(slot, p) for every slot of this thread: those in registers, then those read again from memory
@@ -128,7 +137,7 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
             if constexpr (FORGET) held[p].forget();
             visit(held[p], p);
         }
-        if constexpr (!Threads::IN_WARP) {
+        if constexpr (!FITS) {
 #pragma unroll 1
             for (int p = VECS; p * pitch < left; ++p) {
                 visit(held_at(p), p);
@@ -172,7 +181,7 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
             TensorSums<T, VECS >= 3 ? 1 : 2> sums;
 #pragma unroll
             for (int p = 0; p < VECS; ++p) sums.add(held[p].quad());
-            if constexpr (!Threads::IN_WARP) {
+            if constexpr (!FITS) {
 #pragma unroll 1
                 for (int p = VECS; p * pitch < hidden; ++p) {
                     TensorSums<T, 1> more;

@@ -6,7 +6,7 @@
 //     # which variants exist
 //     "arch in (90, 100, 103)",
 //     "w_bytes == x_bytes",
-//     "block in (128, 192, 256, 384, 512) if odd == 0 else 128 <= block <= 512",
+//     "block in (128, 256, 512) if odd == 0 else 128 <= block <= 512",
 //     "vecs == 4 or (vecs == 7) == (odd == 1)",
 //     "vecs == 4 or block == 512 or (vecs == 8 and block == 256)",
 //     "vecs * block * (96 if ADD > 0 else 48) + 16544 <= 230400",
@@ -16,8 +16,6 @@
 //     # the threads must hold the row, not with half of them idle
 //     "vecs * cluster * block >= hidden * x_bytes // 16",
 //     "vecs * cluster * block < hidden * x_bytes // 8",
-//     # of warps that are no power of two as many as the row fills
-//     "odd == 1 or block in (128, 256, 512) or vecs * cluster * block == hidden * x_bytes // 16",
 // ]
 // skip = [
 //     {when = "arch not in (90, 100, 103)", reason = "needs clusters of blocks with 200 KB of shared memory each (sm_90, sm_100)"},
@@ -64,6 +62,7 @@
 
 #include "common/async_ptx.cuh"
 #include "common/cluster.cuh"
+#include "common/hints_ptx.cuh"
 #include "common/piece.cuh"
 #include "common/shares.cuh"
 
@@ -146,8 +145,8 @@ struct Ring {
 #pragma unroll
             for (int p = 0; p < VECS; ++p) {
                 if (!holds(p)) continue;
-                copy_async<16>(to + p * 32, own + p * 32 * N);
-                if constexpr (ADD != ADD_NONE) copy_async<16>(to + (VECS + p) * 32, other + p * 32 * N);
+                copy_async_by(to + p * 32, own + p * 32 * N, policy_keep());
+                if constexpr (ADD != ADD_NONE) copy_async_by(to + (VECS + p) * 32, other + p * 32 * N, policy_keep());
             }
         }
         copy_commit();

@@ -70,8 +70,8 @@ def _gradient_rows(
         scale = tl.load(gamma + columns, mask=inside, other=0.0).to(tl.float32)
     for row in range(program, rows, programs):
         at = tl.cast(row, tl.int64) * x_stride + columns
-        values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        given = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        values = tl.load(x + at, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        given = tl.load(dy + at, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
         if GIVEN:
             if CENTRED:
                 values -= tl.load(mean + row)
@@ -88,7 +88,7 @@ def _gradient_rows(
             out -= tl.sum(g, axis=0) / hidden
         out *= factor
         if RESIDUAL:
-            out += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+            out += tl.load(residual + at, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
         tl.store(dx + tl.cast(row, tl.int64) * dx_stride + columns, out.to(dx.dtype.element_ty), mask=inside)
         dgamma += given * xhat
         dbeta += given

@@ -34,9 +34,10 @@ import triton.language as tl
 @triton.jit
 def _chunk(x, residual, total, at, inside, ADD: tl.constexpr, ROUND: tl.constexpr, STORE: tl.constexpr):
     """Values of one chunk in fp32, the residual added; STORE: the sum is written."""
-    values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    policy: tl.constexpr = "evict_first" if STORE else "evict_last"
+    values = tl.load(x + at, mask=inside, other=0.0, eviction_policy=policy).to(tl.float32)
     if ADD:
-        values += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        values += tl.load(residual + at, mask=inside, other=0.0, eviction_policy=policy).to(tl.float32)
         rounded = values.to(total.dtype.element_ty)
         if STORE:
             tl.store(total + at, rounded, mask=inside)

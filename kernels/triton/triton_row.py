@@ -57,9 +57,10 @@ def _norm_row(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden
-    values = tl.load(x + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    values = tl.load(x + row * x_stride + columns, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
     if ADD:
-        values += tl.load(residual + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+        other = tl.load(residual + row * x_stride + columns, mask=inside, other=0.0, eviction_policy="evict_last")
+        values += other.to(tl.float32)
         rounded = values.to(total.dtype.element_ty)
         tl.store(total + row * y_stride + columns, rounded, mask=inside)
         if ROUND:

@@ -67,9 +67,9 @@ def _norm_rows(
     mask = present[:, None] & inside[None, :]
     taken = row[:, None] * x_stride + columns[None, :]
     given = row[:, None] * y_stride + columns[None, :]
-    values = tl.load(x + taken, mask=mask, other=0.0).to(tl.float32)
+    values = tl.load(x + taken, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
     if ADD:
-        values += tl.load(residual + taken, mask=mask, other=0.0).to(tl.float32)
+        values += tl.load(residual + taken, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
         rounded = values.to(total.dtype.element_ty)
         tl.store(total + given, rounded, mask=mask)
         if ROUND:

@@ -56,7 +56,7 @@ def _split_parts(
     squares = tl.zeros((), dtype=tl.float32)
     for start in range(program % SPLITS * CHUNK, hidden, SPLITS * CHUNK):
         inside = start + columns < hidden
-        values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
+        values = tl.load(x + start + columns, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
         if CENTRED:
             count = tl.minimum(hidden - start, CHUNK).to(tl.float32)
             first = tl.sum(values, axis=0) / count
@@ -120,7 +120,8 @@ def _split_apply(
         at = tl.cast(row, tl.int64)
         mine = parts + at * (SPLITS * 4) + each
         squares = tl.sum(tl.load(mine + 3), axis=0)
-        values = tl.load(x + at * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
+        own = tl.load(x + at * x_stride + columns, mask=inside, other=0.0, eviction_policy="evict_first")
+        values = own.to(tl.float32)
         if CENTRED:
             count = tl.load(mine)
             # empty parts weigh nothing, whatever their mean

@@ -32,7 +32,7 @@ import triton.language as tl
 @triton.jit
 def _normalise(x, y, at, to, inside, hidden, eps, AXIS: tl.constexpr, L1: tl.constexpr, L2: tl.constexpr):
     """Read a tile, divide along AXIS, write it."""
-    values = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    values = tl.load(x + at, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
     if L1:
         scale = hidden / tl.sum(tl.abs(values), axis=AXIS)
     elif L2:

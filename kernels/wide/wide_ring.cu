@@ -59,8 +59,8 @@
 // Known limits: 40 KB of a row a block, and multiprocessors that no cluster covers are idle (12 of 132 with clusters of 8). Rows that are no
 // multiple of the teams leave some of these idle at the end.
 
-#include "common/async_ptx.cuh"
 #include "common/cluster_ptx.cuh"
+#include "common/hints_ptx.cuh"
 #include "common/statistics.cuh"
 #include "common/team.cuh"
 
@@ -135,7 +135,7 @@ struct Columns {
         if (exists) {
 #pragma unroll
             for (int p = 0; p < VECS; ++p) {
-                if (holds(p)) copy_async<16>(ring + stage * pitch + p * THREADS, x + p * THREADS * N);
+                if (holds(p)) copy_async_by(ring + stage * pitch + p * THREADS, x + p * THREADS * N, policy_keep());
             }
         }
         x += x_step;

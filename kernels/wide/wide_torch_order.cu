@@ -169,30 +169,27 @@ wide_chains(const T* __restrict__ x, float4* __restrict__ merged, int hidden, lo
     const int all = hidden / GROUP;
     const auto groups = [&](int chain) { return chain < all ? (all - chain + CHAINS - 1) / CHAINS : 0; };
     const int batches = groups(first + 31) / Table::GROUPS, mine = groups(first + lane);
-    if (threadIdx.x >= 32) {  // feeds the chains
-        const auto request = [&](int number) {
-            if (number < batches) {
-                ring[number % AHEAD].request(from + static_cast<long long>(number) * (Table::GROUPS * CHAINS * GROUP), number);
-            }
-            copy_commit();
-        };
-        request(0);
-#pragma unroll 1
-        for (int number = 0; number < batches; ++number) {
-            copy_wait(number == 0 ? 0 : 1);
-            __syncthreads();  // this batch is there, and the one before it has been added
-            if (number == 0) request(1);
-            request(number + 2);
+    const bool feeds = threadIdx.x >= 32;  // the chains, of which the other warp has one a lane
+    const auto request = [&](int number) {
+        if (number < batches) {
+            ring[number % AHEAD].request(from + static_cast<long long>(number) * (Table::GROUPS * CHAINS * GROUP), number);
         }
-        return;
-    }
-
+        copy_commit();
+    };
     Chain<NORM> chain{0.0f, 0.0f, static_cast<float>(mine * GROUP)};
+    if (feeds) request(0);
 #pragma unroll 1
     for (int number = 0; number < batches; ++number) {
-        __syncthreads();
-        add_all(ring[number % AHEAD], lane, chain);
+        if (feeds) copy_wait(number == 0 ? 0 : 1);
+        __syncthreads();  // this batch is there, and the one before it has been added
+        if (feeds) {
+            if (number == 0) request(1);
+            request(number + 2);
+        } else {
+            add_all(ring[number % AHEAD], lane, chain);
+        }
     }
+    if (feeds) return;
     let_next_begin();  // whoever comes earlier takes room and memory from chains
 #pragma unroll 1
     for (int start = batches * Table::GROUPS; start < mine; start += SOME) {

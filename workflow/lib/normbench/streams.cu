@@ -3,12 +3,27 @@
 // fma chain, a clock probe and a launch that ends late.
 
 enum Mix { COPY = 0, READ = 1, WRITE = 2, READ2_WRITE1 = 3, READ2_WRITE2 = 4 };
-enum Hint { PLAIN = 0, STREAMING = 1, NO_ALLOCATE = 2 };
+enum Hint { PLAIN = 0, STREAMING = 1, KEEP = 2 };
+
+// L2 throws out what is written before it.
+__device__ __forceinline__ uint4 load_keep(const uint4* p) {
+#if __CUDA_ARCH__ >= 800
+  uint4 v;
+  asm volatile(
+      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_last.b64 policy, 1.0;\n"
+      "ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], policy;\n}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+#else
+  return *p;
+#endif
+}
+__device__ __forceinline__ uint2 load_keep(const uint2* p) { return *p; }
 
 template <int HINT, typename V>
 __device__ __forceinline__ V load(const V* p) {
   if (HINT == STREAMING) return __ldcs(p);
-  if (HINT == NO_ALLOCATE) return __ldg(p);
+  if (HINT == KEEP) return load_keep(p);
   return *p;
 }
 

@@ -21,7 +21,7 @@ MIX_FLAGS = {"copy": "COPY", "read": "READ", "write": "WRITE", "read2_write1": "
     "read2_write2": "READ2_WRITE2"
 }
 VECTORS = {16: "uint4", 8: "uint2"}
-HINTS = ("PLAIN", "STREAMING", "NO_ALLOCATE")
+HINTS = ("PLAIN", "STREAMING", "KEEP")
 ALWAYS = ("clock_probe", "empty", "empty_overlapping", "late")  # what no study does without
 CLOCK_SLOTS = 1024  # multiprocessor numbers the probe can hold
 MIN_CLOCK_WINDOW_NS = 2_000_000  # the global timer ticks in about a microsecond: 2 ms give 0.1 %
