@@ -10,7 +10,8 @@
 //     "block < 512 or vecs == 2 or x_bytes == 4 or op == 'rmsnorm_bwd' or odd == 0",
 //     "vecs < 5 or (x_bytes == 2 and op == 'layernorm_bwd' and odd == 1)",
 //     "block > 128 or (vecs, cluster) == (4, 2)",
-//     "vecs != 3 or (x_bytes == 2 and odd == 0 and block == 256 and vecs * cluster * block == hidden * x_bytes // 16)",
+//     "vecs != 3 or (x_bytes == 2 and odd == 0 and block == 256)",
+//     "vecs != 3 or vecs * cluster * block == hidden * x_bytes // 16",
 //     "cluster < 16 or arch in (90, 100)",
 //     "depth * vecs * block * 32 + 16448 <= (230400 if arch in (90, 100, 103) else 99328)",
 //     # 16-byte boundaries where rows have them

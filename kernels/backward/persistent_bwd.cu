@@ -19,6 +19,7 @@
 //     # fewer blocks than fit only where that was timed faster
 //     "at_once == 0 or (slices == 0 and (at_once in (2, 3, 5) if lanes else (block, at_once) == (64, 6) or (odd == 1 and block < 192 and at_once in (3, 4, 6))))",
 //     # 3 and 5 vectors a thread of a block for the rows that these fill to the last warp
+//     "vecs in (1, 2, 4) or arch == 90",  # timed on no other architecture, and a fifth of what it takes to compile
 //     "lanes > 0 or vecs in (2, 4) or vecs * block == cdiv(hidden * x_bytes, 512) * 32",
 // ]
 // skip = [
