@@ -179,7 +179,7 @@ def test_a_cast_order_or_an_offset_that_a_kernel_does_not_know_is_refused(
 
 
 def test_cast_orders_and_offsets_are_compiled_where_they_are_asked_for_and_differ(tmp_path: Path) -> None:
-    asked = kernelfile.gammas_of("llama", 1.0)
+    asked = kernelfile.Modes.of(Semantics(cast="llama", offset=1.0))
 
     def compiled(header: str) -> set[tuple[str, str, int]]:
         kernel = kernelfile.load(written(tmp_path, header))
@@ -192,6 +192,23 @@ def test_cast_orders_and_offsets_are_compiled_where_they_are_asked_for_and_diffe
         ("rmsnorm", "bf16", 1),  # for work without gamma
         ("rmsnorm", "bf16", 3),
     }
+
+
+def test_a_residual_mode_is_compiled_where_it_is_asked_for_and_differs(tmp_path: Path) -> None:
+    header = HEADER.replace('ops = ["layernorm", "rmsnorm"]', 'ops = ["layernorm", "add_layernorm"]')
+    assert header != HEADER
+    kernel = kernelfile.load(written(tmp_path, header))
+
+    def compiled(semantics: Semantics) -> set[tuple[str, str, int]]:
+        found = kernel.compilations([64], 90, kernelfile.Modes.of(semantics))
+        return {(one["op"], one["dtype"], one["ADD"]) for one in found}
+
+    plain = {(op, dtype, int(op != "layernorm")) for op in kernel.ops for dtype in kernel.dtypes}
+    assert compiled(Semantics()) == plain
+    assert compiled(Semantics(residual="round")) == plain | {("add_layernorm", "bf16", 2)}
+    for mode, flag in (("fp32", 1), ("round", 2)):
+        point = Point("add_layernorm", "bf16", 10, 64, semantics=Semantics(residual=mode))
+        assert kernelfile.launch_names(point, 90, 132, 16)["ADD"] == flag
 
 
 def test_a_launch_may_overlap_by_an_axis(tmp_path: Path) -> None:

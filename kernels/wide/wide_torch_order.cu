@@ -15,6 +15,7 @@
 //     # what a block may have of shared memory; the smallest is for parts that hold no more
 //     "3 * batch * (32 * x_bytes + 4) <= (232448 if arch in (90, 100, 103, 110) else 166912 if arch in (80, 87) else 65536 if arch == 75 else 101376)",
 //     "batch > 128 or fused or arch == 75",
+//     "batch < 512 or arch == 90",  # timed on no other
 //     # a block a row pays where rows are many or short; it has nothing to choose
 //     "not fused or (batch, tiles, rows_each, each, block) == (128, 0, 1, 4, 256)",
 //     "not fused or rows >= 64 or hidden <= 32768",

@@ -42,11 +42,12 @@ rule compile:
         own_cores=OTHER_CORES,
     params:
         blocks=known.parameter(PLAN.study.block),
+        residual=PLAN.study.residual,
         cast=PLAN.study.cast,
         offset=PLAN.study.gamma_offset,
         nvrtc=PLAN.nvrtc,
     shell:
         "normbench compile {input.kernel:q} --arch {wildcards.arch} --block {params.blocks:q}"
-        " --cast {params.cast} --offset {params.offset}"
+        " --residual {params.residual} --cast {params.cast} --offset {params.offset}"
         " --out {output.lowered}"
         " --own-cores {resources.own_cores} > {log} 2>&1"

@@ -106,8 +106,8 @@ def built(spec: str, gpu: device.Gpu, blocks: list[int], folder: Path, semantics
 
     kernel = kernelfile.load(spec)
     out = folder / kernel.stem
-    gammas = kernelfile.gammas_of(semantics.cast, semantics.offset)
-    compiler.compile_kernel(kernel, int(str(gpu.arch or "sm_90").removeprefix("sm_")), blocks, out, gammas)
+    modes = kernelfile.Modes.of(semantics)
+    compiler.compile_kernel(kernel, int(str(gpu.arch or "sm_90").removeprefix("sm_")), blocks, out, modes)
     path = out.with_suffix(".json")
     error = json.loads(path.read_text()).get("error")
     if error:

@@ -16,8 +16,8 @@ from typing import Any
 import polars as pl
 
 from normbench import cubin, kernelfile, nvrtc, occupancy, ptxas, schema
-from normbench.kernelfile import Kernel, Unknown
-from normbench.points import CASTS, canonical_json
+from normbench.kernelfile import Kernel, Modes, Unknown
+from normbench.points import CASTS, RESIDUALS, Semantics, canonical_json
 
 LOG_TAIL = 2000  # characters of warnings kept in the JSON file
 
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", type=architecture, required=True, help="90 or sm_90")
     default = ["64", "128", "256", "512", "1024"]
     parser.add_argument("--block", nargs="+", default=default, help="threads a block to sweep")
+    parser.add_argument("--residual", choices=RESIDUALS, default="fp32", help="compile this mode of add ops too")
     parser.add_argument("--cast", choices=CASTS, default="torch", help="compile this order of rmsnorm too")
     parser.add_argument("--offset", type=float, default=0.0, help="compile with an offset of gamma too, unless it is 0")
     parser.add_argument("--out", type=Path, required=True, help="OUT.cubin, OUT.json and OUT.parquet are written")
@@ -37,8 +38,8 @@ def main(args: argparse.Namespace) -> int:
     kernel = kernelfile.load(args.kernel)
     if kernel.lang != "cuda":
         raise kernelfile.KernelError(f"{args.kernel}: only CUDA kernels are compiled ahead; Triton compiles its own")
-    gammas = kernelfile.gammas_of(args.cast, args.offset)
-    error = compile_kernel(kernel, args.arch, blocks(args.block), args.out, gammas)
+    modes = Modes.of(Semantics(residual=args.residual, cast=args.cast, offset=args.offset))
+    error = compile_kernel(kernel, args.arch, blocks(args.block), args.out, modes)
     print(f"{kernel.stem} sm_{args.arch}: {error or 'compiled'}")
     return 0
 
@@ -65,17 +66,17 @@ def blocks(words: Iterable[str]) -> list[int]:
 
 
 def compile_kernel(
-    kernel: Kernel, arch: int, block_sizes: list[int], out: Path, gammas: Iterable[int] = (0,)
+    kernel: Kernel, arch: int, block_sizes: list[int], out: Path, modes: Modes | None = None
 ) -> str | None:
     """Compile and write ``out``.cubin, .json and .parquet (a suffix of ``out`` is ignored); returns the error, if any.
 
-    gammas: values of GAMMA to compile for.
+    modes: what to compile for (None: the plain ones).
 
     Raises:
         ToolchainError: there is no compiler to do it with.
         CubinError: the compiler's log and the cubin disagree.
     """
-    entries = entries_of(kernel, block_sizes, arch, gammas)
+    entries = entries_of(kernel, block_sizes, arch, modes)
     try:
         _compile(kernel, arch, entries, out)
     except nvrtc.CompileError as error:
@@ -97,8 +98,8 @@ def compile_launched(kernel: Kernel, arch: int, launched: list[dict[str, Any]], 
     """
     symbols = {launch.symbol(names) for names in launched for launch in kernel.launched(names)}
     sizes = sorted({names["block"] for names in launched if "block" in names})
-    gammas = sorted({names["GAMMA"] for names in launched})
-    entries = [entry for entry in entries_of(kernel, sizes, arch, gammas) if entry["symbol"] in symbols]
+    modes = Modes(*(tuple(sorted({names[flag] for names in launched})) for flag in ("ADD", "GAMMA")))
+    entries = [entry for entry in entries_of(kernel, sizes, arch, modes) if entry["symbol"] in symbols]
     _compile(kernel, arch, entries, out, lineinfo)
     return out.with_suffix(".json")
 
@@ -120,13 +121,13 @@ def _compile(kernel: Kernel, arch: int, entries: list[dict[str, Any]], out: Path
     _write(out, built.binary, facts, rows)
 
 
-def entries_of(kernel: Kernel, block_sizes: list[int], arch: int, gammas: Iterable[int] = (0,)) -> list[dict[str, Any]]:
+def entries_of(kernel: Kernel, block_sizes: list[int], arch: int, modes: Modes | None = None) -> list[dict[str, Any]]:
     """One entry per op, dtype, param_dtype, variant, launch and symbol: identity of a resources row, block and memory.
 
     A launch of which nothing depends on ADD or GAMMA has one for all their values.
     """
     entries = []
-    for names in kernel.compilations(block_sizes, arch, gammas):
+    for names in kernel.compilations(block_sizes, arch, modes):
         for index, launch in enumerate(kernel.launches):
             if not kernelfile.evaluate(launch.when, names):
                 continue

@@ -19,7 +19,7 @@ from types import CodeType
 from typing import Any
 
 from normbench import ops, schema
-from normbench.points import ELEMENT_BYTES, Point
+from normbench.points import ELEMENT_BYTES, Point, Semantics
 
 C_TYPES = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}
 NORM_FLAGS = {"layernorm": 0, "rmsnorm": 1, "add_layernorm": 0, "add_rmsnorm": 1}
@@ -251,16 +251,17 @@ class Kernel:
         return any(one.part == REDUCTION and _has_blocks(one, names) for one in self.launched(names))
 
     def compilations(
-        self, blocks: tuple[int, ...] | list[int], arch: int, gammas: Iterable[int] = (0,)
+        self, blocks: tuple[int, ...] | list[int], arch: int, modes: Modes | None = None
     ) -> Iterator[dict[str, Any]]:
         """Names of everything to compile: op, dtype, param_dtype and variant, as far as known before launch.
 
-        gammas: values of GAMMA that are wanted, where the kernel has them and they differ for the op and dtype.
+        modes: those that are wanted, where the kernel has them and they differ for op and dtype (None: the plain ones).
         """
+        modes = modes or Modes()
         for op, dtype in itertools.product(self.ops, self.dtypes):
             for param_dtype in param_dtypes(op, dtype):
-                wanted = gamma_flags(op, dtype, gammas if self.gammas else (0,))
-                for add, gamma in itertools.product(add_flags(op, dtype), wanted):
+                gammas = gamma_flags(op, dtype, modes.gammas if self.gammas else (0,))
+                for add, gamma in itertools.product(add_flags(op, dtype, modes.adds), gammas):
                     names = compile_names(op, dtype, param_dtype, arch, add, gamma)
                     for variant in self.variants(blocks, names):
                         yield {**names, **variant, "variant": variant}
@@ -277,23 +278,33 @@ def param_dtypes(op: str, dtype: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((dtype, "fp32")))
 
 
-def add_flags(op: str, dtype: str) -> tuple[int, ...]:
-    """Values of ADD that an op is compiled for: one a residual mode, and one in fp32, where the modes are the same."""
+@dataclass(frozen=True)
+class Modes:
+    """Values of ADD and GAMMA to compile for: the plain ones, and what else a study or a launch asks for."""
+
+    adds: tuple[int, ...] = (ADD_FLAGS["fp32"],)
+    gammas: tuple[int, ...] = (0,)
+
+    @classmethod
+    def of(cls, semantics: Semantics) -> Modes:
+        """The plain ones, and those of work with these semantics; without gamma it has no offset."""
+        adds = (ADD_FLAGS["fp32"], ADD_FLAGS[semantics.residual or "fp32"])
+        llama = LLAMA * (semantics.cast == "llama")
+        gammas = (0, llama, llama | OFFSET * bool(semantics.offset))
+        return cls(tuple(dict.fromkeys(adds)), tuple(dict.fromkeys(gammas)))
+
+
+def add_flags(op: str, dtype: str, wanted: Iterable[int]) -> tuple[int, ...]:
+    """Values of ADD that are code of their own: none where nothing is added, and in fp32 the modes are the same."""
     if op not in ops.OPS or not ops.OPS[op].adds:
         return (0,)
-    return (1,) if dtype == "fp32" else (1, 2)
+    return (ADD_FLAGS["fp32"],) if dtype == "fp32" else tuple(flag for flag in wanted if flag)
 
 
 def gamma_flags(op: str, dtype: str, wanted: Iterable[int]) -> tuple[int, ...]:
     """Values of GAMMA that are code of their own: in fp32, and where nothing is cast, the cast orders are the same."""
     casts = op in ops.OPS and ops.OPS[op].casts and dtype != "fp32"
     return tuple(dict.fromkeys(flag if casts else flag & ~LLAMA for flag in wanted))
-
-
-def gammas_of(cast: str, offset: float) -> tuple[int, ...]:
-    """Values of GAMMA that work with this cast order and offset has: the plain one, and without gamma no offset."""
-    llama = LLAMA * (cast == "llama")
-    return tuple(dict.fromkeys((0, llama, llama | OFFSET * bool(offset))))
 
 
 def compile_names(op: str, dtype: str, param_dtype: str, arch: int, add: int = 0, gamma: int = 0) -> dict[str, Any]:
@@ -318,9 +329,9 @@ def launch_names(point: Point, arch: int, sm_count: int, aligned: int) -> dict[s
 
     aligned: largest power of two, at most 16, that divides every base pointer and row pitch in bytes.
     """
-    wanted = ADD_FLAGS[ops.residual_mode(point)]
-    add = min(wanted, max(add_flags(point.op, point.dtype)))
-    asked = gammas_of(ops.cast_order(point), point.semantics.offset if ops.has_gamma(point) else 0.0)[-1]
+    (add,) = add_flags(point.op, point.dtype, (ADD_FLAGS[ops.residual_mode(point)],))
+    offset = point.semantics.offset if ops.has_gamma(point) else 0.0
+    asked = Modes.of(Semantics(cast=ops.cast_order(point), offset=offset)).gammas[-1]
     (gamma,) = gamma_flags(point.op, point.dtype, (asked,))
     return compile_names(point.op, point.dtype, point.param_dtype, arch, add, gamma) | {
         "regime": point.regime,

@@ -17,7 +17,7 @@ from normbench.points import ELEMENT_BYTES, Point, Semantics
 ROWS = (3, 4, 5, 6, 7)
 REGIME = "latency"  # of few rows: what launches may do only there is run too
 # one less and one more than blocks, vectors and warps like; then widths that vectors do like; then rows of many passes
-HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 4096, 5003, 16383, 16384, 65540)
+HIDDEN = (1, 33, 129, 1023, 1025, 2049, 64, 128, 256, 512, 768, 1024, 5120, 5003, 16383, 12288, 65540)
 # more rows than a block writes at a time, rows that many blocks share, and more of these than there are at a time on a
 # quarter of an H200: for kernels of the wide regime
 WIDE = ((17, 20676), (9, 65536), (5, 786_432))

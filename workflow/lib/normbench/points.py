@@ -15,6 +15,7 @@ from normbench import schema
 ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 STREAMING = ("stream", "wide")  # regimes whose buffers rotate beyond L2
 CASTS = ("torch", "llama")
+RESIDUALS = ("fp32", "round")  # of add ops
 
 
 def dimensions(shape: str) -> tuple[int, ...]:
