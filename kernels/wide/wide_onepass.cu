@@ -131,7 +131,8 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     uint4* const vectors = reinterpret_cast<uint4*>(launch_memory() + SQUADS * sizeof(Desk) / sizeof(uint4)) + thread;
     uint4* const ring = vectors + squad * VECS * THREADS;   // [VECS][THREADS]
     uint4* const kept = vectors + SQUADS * VECS * THREADS;  // [PINNED][2][THREADS]
-    const unsigned long long pass = policy_pass(), stay = policy_keep();
+    // gamma and beta of a row that takes the whole chip are worth their place in L2 more than what is read once
+    const unsigned long long pass = SQUADS > 1 ? policy_keep() : policy_pass(), stay = policy_keep();
 
     const int all = hidden / N;
     const int needed = (all + VECS * BLOCK - 1) / (VECS * BLOCK);
