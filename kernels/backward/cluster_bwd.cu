@@ -10,8 +10,6 @@
 //     "block < 512 or vecs == 2 or x_bytes == 4 or op == 'rmsnorm_bwd' or odd == 0",
 //     "vecs < 5 or (x_bytes == 2 and op == 'layernorm_bwd' and odd == 1)",
 //     "block > 128 or (vecs, cluster) == (4, 2)",
-//     "vecs != 3 or (x_bytes == 2 and odd == 0 and block == 256)",
-//     "vecs != 3 or vecs * cluster * block == hidden * x_bytes // 16",
 //     "cluster < 16 or arch in (90, 100)",
 //     "depth * vecs * block * 32 + 16448 <= (230400 if arch in (90, 100, 103) else 99328)",
 //     # 16-byte boundaries where rows have them
@@ -30,7 +28,7 @@
 // [axes]
 // block = "study"
 // cluster = [2, 4, 8, 16]  # blocks a row
-// vecs = [2, 3, 4, 5]         # 16-byte vectors of a row that a thread has
+// vecs = [2, 4, 5]         # 16-byte vectors of a row that a thread has
 // odd = [0, 1]             # rows may begin and end between 16-byte boundaries
 // depth = [3, 4]           # rows in the ring, of which two are being used
 // slices = [0, 60]         # of the rows, one a cluster; 0: as many as there are clusters at a time
@@ -81,7 +79,7 @@
 // Threads of the largest block.
 template <typename T>
 constexpr int most_threads(int norm, int vecs, int odd) {
-    return (odd || vecs == 3) && norm == LAYERNORM && vecs > 2 && sizeof(T) == 2 ? 384 : 512;
+    return odd && norm == LAYERNORM && vecs > 2 && sizeof(T) == 2 ? 384 : 512;
 }
 
 template <typename T, typename W, int NORM, int VECS, int ODD>

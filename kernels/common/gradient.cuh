@@ -118,6 +118,12 @@ struct Walk {
     __device__ __forceinline__ bool holds(int p) const { return p * STRIDE < span.left; }
     __device__ __forceinline__ int column(int p) const { return at + p * STRIDE * N; }
 
+    // Rows that begin anywhere gain nothing by what L2 is told, and with five vectors a thread they spill.
+    static __device__ __forceinline__ void bring(Place to, const T* from) {
+        if constexpr (ODD) copy_async(to, from);
+        else copy_async_by(to, from, policy_keep());
+    }
+
     // Asks for a row. What is not in it stays as it is.
     __device__ __forceinline__ void request(bool exists, long long row, int stage) {
         if (exists) {
@@ -129,15 +135,15 @@ struct Walk {
             if (holds(VECS - 1)) {
 #pragma unroll
                 for (int p = 0; p < VECS; ++p) {
-                    copy_async_by(to + p * 32, x + p * STRIDE * N, policy_keep());
-                    copy_async_by(to + (VECS + p) * 32, dy + p * STRIDE * N, policy_keep());
+                    bring(to + p * 32, x + p * STRIDE * N);
+                    bring(to + (VECS + p) * 32, dy + p * STRIDE * N);
                 }
             } else {
 #pragma unroll
                 for (int p = 0; p < VECS - 1; ++p) {
                     if (!holds(p)) continue;
-                    copy_async_by(to + p * 32, x + p * STRIDE * N, policy_keep());
-                    copy_async_by(to + (VECS + p) * 32, dy + p * STRIDE * N, policy_keep());
+                    bring(to + p * 32, x + p * STRIDE * N);
+                    bring(to + (VECS + p) * 32, dy + p * STRIDE * N);
                 }
             }
             if (work.residual != nullptr) {
@@ -290,7 +296,7 @@ struct Walk {
             vectors([&](int p, const float(&centred)[N], const float(&g)[N]) {
                 Values slot;
                 float values[N];
-                slot.template load<true>(residual + column(p), holds(p) ? 1 : 0);
+                slot.template load<!ODD>(residual + column(p), holds(p) ? 1 : 0);
                 slot.unpack(values);
 #pragma unroll
                 for (int j = 0; j < N; ++j) values[j] += gradient(centred[j], g[j]);

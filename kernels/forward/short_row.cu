@@ -6,8 +6,9 @@
 //     "aligned >= 16",
 //     "lanes > 4 or x_bytes == 2",
 //     "block <= 512 or NORM > 1",
-//     "lanes * 16 == hidden * x_bytes",
+//     "vecs * lanes * 16 == hidden * x_bytes",
 //     "op not in ('layernorm', 'rmsnorm') or (lanes in (8, 16) and arch == 90)",
+//     "vecs == 1 or (lanes, rows_each, x_bytes, op) == (8, 2, 2, 'layernorm')",
 // ]
 // skip = [
 //     {when = "aligned < 16", reason = "takes rows that begin and end on 16 bytes; cta_row and naive take others"},
@@ -20,17 +21,18 @@
 //
 // [axes]
 // block = "study"
-// lanes = [4, 8, 16, 32]   # threads a row, with one 16-byte vector each
+// lanes = [4, 8, 16, 32]   # threads a row
+// vecs = [1, 2]            # 16-byte vectors of a row that a thread has
 // rows_each = [1, 2, 4]    # rows a thread shares in
 //
 // [[launches]]
-// name = "short_row<{T}, {NORM}, {lanes}, {rows_each}, {GAMMA}>"
+// name = "short_row<{T}, {NORM}, {lanes}, {vecs}, {rows_each}, {GAMMA}>"
 // grid = "cdiv(rows * lanes, block * rows_each)"
 // block = "block"
 // args = ["x", "gamma", "beta", "y", "mean", "rstd", "rows", "hidden", "x_stride", "y_stride", "eps", "offset"]
 // ///
 // Decomposition: for images with their channels last a row is a pixel: 128 bytes of 32 channels in fp32, 64 in 16 bits; and for
-// a norm of heads it is a head. A thread holds one 16-byte vector of a row and 4 to 32 threads share it, so a warp takes 1 to 8
+// a norm of heads it is a head. A thread holds one 16-byte vector of a row, or two, and 4 to 32 threads share it, so a warp takes 1 to 8
 // rows at a time, and of as many groups of rows as `rows_each` says all loads are in flight before the first is used: one row a
 // thread is too little in flight to fill the memory. Gamma and beta a thread loads once for all its rows. A block takes a run of
 // rows and ends.
@@ -48,19 +50,19 @@
 #include "common/tensor.cuh"
 #include "common/weights.cuh"
 
-// The numbers of the rows that a thread has one vector of each of, by the threads that share them.
-template <int NORM, int LANES, int EACH, typename T, int N>
-__device__ __forceinline__ void take(Slot<T, N, 1> (&held)[EACH], int hidden, float eps, Moments (&moments)[EACH]) {
+// The numbers of the rows that a thread has VECS vectors each of, by the threads that share them.
+template <int NORM, int LANES, int EACH, int VECS, typename T, int N>
+__device__ __forceinline__ void take(Slot<T, N, 1> (&held)[EACH][VECS], int hidden, float eps, Moments (&moments)[EACH]) {
     using Near = Group<LANES>;
     const float inverse = 1.0f / static_cast<float>(hidden);
     const auto each = [&](auto visit) {
 #pragma unroll
-        for (int r = 0; r < EACH; ++r) {
+        for (int i = 0; i < EACH * VECS; ++i) {
             float values[N];
-            held[r].forget();  // else they would be kept as floats
-            held[r].unpack(values);
+            held[i / VECS][i % VECS].forget();  // else they would be kept as floats
+            held[i / VECS][i % VECS].unpack(values);
 #pragma unroll
-            for (int j = 0; j < N; ++j) visit(r, values[j]);
+            for (int j = 0; j < N; ++j) visit(i / VECS, values[j]);
         }
     };
     float sums[EACH] = {};
@@ -77,9 +79,7 @@ __device__ __forceinline__ void take(Slot<T, N, 1> (&held)[EACH], int hidden, fl
         });
         Near::sum(about);
 #pragma unroll
-        for (int r = 0; r < EACH; ++r) {
-            moments[r] = Moments::centred(sums[r], about[r], about[EACH + r], inverse, eps);
-        }
+        for (int r = 0; r < EACH; ++r) moments[r] = Moments::centred(sums[r], about[r], about[EACH + r], inverse, eps);
     } else {
         each([&](int r, float value) { sums[r] = Scale<NORM>::add(sums[r], value); });
         Near::sum(sums);
@@ -88,7 +88,7 @@ __device__ __forceinline__ void take(Slot<T, N, 1> (&held)[EACH], int hidden, fl
     }
 }
 
-template <typename T, int NORM, int LANES, int EACH, int GAMMA>
+template <typename T, int NORM, int LANES, int VECS, int EACH, int GAMMA>
 __global__ void __launch_bounds__(TAKES_GAMMA<NORM> ? 512 : 1024)
 short_row(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restrict__ beta, T* __restrict__ y,
           float* __restrict__ mean, float* __restrict__ rstd, long long rows, int hidden, long long x_stride,
@@ -98,25 +98,35 @@ short_row(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restr
     const int lane = Group<LANES>::lane();
     const int side_by_side = blockDim.x / LANES;
     const long long first = static_cast<long long>(blockIdx.x) * side_by_side * EACH + threadIdx.x / LANES;
+    const auto column = [&](int v) { return (lane + v * LANES) * N; };
 
-    Vector held[EACH], factors, shifts;
+    Vector held[EACH][VECS], factors[VECS], shifts[VECS];
 #pragma unroll
     for (int r = 0; r < EACH; ++r) {
         const long long row = first + r * side_by_side;
-        // threads past the last row stay for the shuffles and hold nothing
-        held[r].template load<true>(x + row * x_stride + lane * N, row < rows ? 1 : 0);
+#pragma unroll
+        for (int v = 0; v < VECS; ++v) {
+            // threads past the last row stay for the shuffles and hold nothing
+            held[r][v].template load<true>(x + row * x_stride + column(v), row < rows ? 1 : 0);
+        }
     }
-    if constexpr (TAKES_GAMMA<NORM>) factors.load_parameter(gamma + lane * N, gamma != nullptr, 1.0f);
-    if constexpr (NORM == LAYERNORM) shifts.load_parameter(beta + lane * N, beta != nullptr, 0.0f);
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+        if constexpr (TAKES_GAMMA<NORM>) factors[v].load_parameter(gamma + column(v), gamma != nullptr, 1.0f);
+        if constexpr (NORM == LAYERNORM) shifts[v].load_parameter(beta + column(v), beta != nullptr, 0.0f);
+    }
     Moments moments[EACH];
     if constexpr (NORM == LAYERNORM && BY_TENSOR<NORM, T>) {
         const Team<LANES> team{};
 #pragma unroll
         for (int r = 0; r < EACH; ++r) {
             TensorSums<T, 2> sums;
-            sums.add(held[r].quad());
+#pragma unroll
+            for (int v = 0; v < VECS; ++v) sums.add(held[r][v].quad());
             moments[r] = by_tensor<NORM>(team, post_sums<NORM>(team, sums), hidden, eps, [&] {
-                Vector one[1] = {held[r]};
+                Vector one[1][VECS];
+#pragma unroll
+                for (int v = 0; v < VECS; ++v) one[0][v] = held[r][v];
                 Moments exact[1];
                 take<NORM, LANES>(one, hidden, eps, exact);
                 return exact[0];
@@ -126,20 +136,26 @@ short_row(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restr
         take<NORM, LANES>(held, hidden, eps, moments);
     }
     const Weights<T, T, GAMMA> weights{gamma, beta, offset};
-    float scale[N], shift[N];
-    if constexpr (TAKES_GAMMA<NORM>) factors.unpack(scale);
-    if constexpr (NORM == LAYERNORM) shifts.unpack(shift);
+    float scale[VECS][N], shift[VECS][N];
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) {
+        if constexpr (TAKES_GAMMA<NORM>) factors[v].unpack(scale[v]);
+        if constexpr (NORM == LAYERNORM) shifts[v].unpack(shift[v]);
+    }
 #pragma unroll
     for (int r = 0; r < EACH; ++r) {
         const long long row = first + r * side_by_side;
         if (row >= rows) break;
         if (lane == 0) moments[r].save(mean, rstd, row);
-        float values[N];
-        held[r].unpack(values);
 #pragma unroll
-        for (int j = 0; j < N; ++j) values[j] = moments[r].template applied<NORM>(values[j]);
-        weights.template apply<NORM>(values, scale, shift);
-        held[r].pack(values);
-        held[r].store(y + row * y_stride + lane * N, 1);
+        for (int v = 0; v < VECS; ++v) {
+            float values[N];
+            held[r][v].unpack(values);
+#pragma unroll
+            for (int j = 0; j < N; ++j) values[j] = moments[r].template applied<NORM>(values[j]);
+            weights.template apply<NORM>(values, scale[v], shift[v]);
+            held[r][v].pack(values);
+            held[r][v].store(y + row * y_stride + column(v), 1);
+        }
     }
 }
