@@ -207,7 +207,7 @@ def test_rows_ahead_are_copied_sixteen_bytes_at_a_time_past_the_registers(
 def test_pixels_are_moved_sixteen_bytes_at_a_time(
     stem: str, vecs: list[int], outputs: dict[tuple[str, int], Output], tmp_path: Path
 ) -> None:
-    """Stores that the compiler had split into words of 4 bytes; vecs: the template arguments whose product is a thread's
+    """Stores that the compiler had split into words of 4 bytes; vecs: template arguments whose product is a thread's
     vectors."""
     output = outputs[stem, 90]
     code = disassembled(output, tmp_path)
