@@ -197,20 +197,6 @@ def test_odd_shapes_of_every_type_agree_with_float64(stem: str, tmp_path: Path) 
     assert problems(kernel, jobs, tmp_path) == []
 
 
-@needs_compiler
-def test_rows_that_six_or_twelve_warps_fill_agree_with_float64(tmp_path: Path) -> None:
-    kernel = kernelfile.load(ROOT / "kernels" / "backward" / "cluster_bwd.cu")
-    jobs = []
-    for op, dtype in (("layernorm_bwd", "bf16"), ("rmsnorm_bwd", "fp32")):
-        point = Point(op, dtype, 7, 12288)
-        names = kernelfile.launch_names(point, 90, SM_COUNT, 16) | {"blocks_per_sm": 1, "clusters": 3}
-        for variant in kernel.variants([192, 384], names):
-            if (variant["depth"], variant["slices"]) == (3, 0):
-                jobs.append(Job(point, "normal", {}, names | variant, variant))
-    assert {job.variant["block"] for job in jobs} == {192, 384}
-    assert problems(kernel, jobs, tmp_path) == []
-
-
 def sharing_jobs(kernel: kernelfile.Kernel) -> list[Job]:
     """Rows of which a warp has several, more for some of its threads than for others."""
     shapes: tuple[tuple[int, int, dict[str, Any]], ...] = (

@@ -6,6 +6,7 @@
 //     "aligned >= 16",
 //     "lanes > 4 or x_bytes == 2",
 //     "block <= 512 or NORM > 1",
+//     "rows_each < 4 or NORM != 1 or x_bytes == 4 or arch != 120",  # spills
 //     "vecs * lanes * 16 == hidden * x_bytes",
 //     "op not in ('layernorm', 'rmsnorm') or (lanes in (8, 16) and arch == 90)",
 //     "vecs == 1 or (lanes, rows_each, x_bytes, op) == (8, 2, 2, 'layernorm')",
