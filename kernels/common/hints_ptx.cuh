@@ -1,5 +1,4 @@
-// Moves that say how long L2 should keep what passes through it: the instructions. Before sm_80 load_by says nothing, and the
-// others are not there.
+// Stores and copies that say how long L2 should keep what passes through it: the instructions (sm_80 on).
 #pragma once
 
 #include "common/async_ptx.cuh"

@@ -86,7 +86,8 @@ cta_row(const T* __restrict__ x, const T* __restrict__ residual, const W* __rest
     constexpr int STEP = VEC > 1 ? 1 : LANES > 0 ? LANES : 32;
     constexpr bool FORGET = sizeof(T) == 2 && ADD != ADD_FP32 && VECS >= 4;
     using Threads = Group<LANES>;
-    constexpr bool FITS = Threads::IN_WARP || VECS == 3;  // a row is never longer than the registers
+    // a row is never longer than the registers; nor is it with 5 vectors, but then ptxas spills
+    constexpr bool FITS = Threads::IN_WARP || VECS == 3;
     using Loaded = Slot<T, N, STEP>;
     using Values = Slot<Held<T, ADD>, N, STEP>;
     using Params = Slot<W, N, STEP>;

@@ -4,6 +4,7 @@
 // dtypes = ["fp32", "fp16", "bf16"]
 // where = [
 //     "aligned >= 16",
+//     "w_bytes == x_bytes",
 //     "lanes > 4 or x_bytes == 2",
 //     "block <= 512 or NORM > 1",
 //     "rows_each < 4 or NORM != 1 or x_bytes == 4 or arch != 120",  # spills
@@ -37,11 +38,12 @@
 // rows at a time, and of as many groups of rows as `rows_each` says all loads are in flight before the first is used: one row a
 // thread is too little in flight to fill the memory. Gamma and beta a thread loads once for all its rows. A block takes a run of
 // rows and ends.
-// Statistics: each thread over its 4 or 8 elements, then its row's threads by shuffles; LayerNorm in two passes over registers, the
-// mean first. No shared memory, no barrier.
-// Numerics: fp32; tree sums; eps inside the root; l1norm and l2norm have none, so a row of zeros is NaN, as in torch; one
+// Statistics: each thread over its 4 to 16 elements, then its row's threads by shuffles; LayerNorm in two passes over registers, the
+// mean first, in 16 bits only where the sums of the tensor cores do not tell (common/tensor.cuh). No shared memory, no barrier.
+// Numerics: fp32; short chains, then a tree; eps inside the root; l1norm and l2norm have none, so a row of zeros is NaN, as in torch; one
 // rounding at the end, with the cast order llama also one before gamma.
-// Boundaries: rows of 128, 256 or 512 bytes, or of 64 in 16 bits, on 16-byte boundaries, any row stride that keeps them there.
+// Boundaries: rows of 128, 256 or 512 bytes, or of 64 in 16 bits, on 16-byte boundaries, any row stride that keeps them there;
+// LayerNorm and RMSNorm take those of 128 and 256, with gamma in the type of x.
 // Saved tensors: mean and rstd in fp32 where their pointers are given. y may be x.
 // Known limits: other rows are refused.
 

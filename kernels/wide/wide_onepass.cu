@@ -48,8 +48,8 @@
 // hand, in different steps, and gamma and beta of their columns stay in shared memory for all four. There a thread takes the
 // statistics of what has arrived while it writes, all but the last of them.
 // Gamma and beta would otherwise be read from L2 for each row, twice the bytes of x: of 16 vectors 6 keep theirs in the
-// shared memory that is left. L2 is asked to hold the rest against x and y, which pass, and a thread asks for two or four
-// vectors of them ahead.
+// shared memory that is left. L2 is asked to hold the rest against x and y, which pass where a block has one row, and a
+// thread asks for two or four vectors of them ahead.
 // The meeting: the warp that is the last of its squad to have its part posts the squad's, one word of 16 bytes that carries
 // the number of its turn; the first that has written its columns collects those of the team (common/team.cuh), merges them,
 // and leaves what the next row is normalised with. One trip to L2 and back, no counter. The turns go on from launch to
@@ -131,7 +131,8 @@ wide_onepass(const T* __restrict__ x, const T* __restrict__ gamma, const T* __re
     uint4* const vectors = reinterpret_cast<uint4*>(launch_memory() + SQUADS * sizeof(Desk) / sizeof(uint4)) + thread;
     uint4* const ring = vectors + squad * VECS * THREADS;   // [VECS][THREADS]
     uint4* const kept = vectors + SQUADS * VECS * THREADS;  // [PINNED][2][THREADS]
-    // gamma and beta of a row that takes the whole chip are worth their place in L2 more than what is read once
+    // x and y: for one row at a time they pass, since gamma and beta are worth their place more; in squads, which have these in
+    // shared memory, both are kept, as that was timed
     const unsigned long long pass = SQUADS > 1 ? policy_keep() : policy_pass(), stay = policy_keep();
 
     const int all = hidden / N;

@@ -98,6 +98,7 @@ struct Batch {
     // Asks for batch number `number`. x: this lane's first group of it.
     __device__ __forceinline__ void request(const T* x, int number) {
         const int lane = threadIdx.x % 32;
+        // without a word to L2: see kernels/README.md, what ptxas 13.0 makes of one here
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) copy_async<Four::BYTES>(&group[g][lane], x + g * (CHAINS * GROUP));
         if constexpr (NORM == LAYERNORM) {

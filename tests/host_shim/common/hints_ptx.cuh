@@ -4,10 +4,6 @@
 #include "common/async_ptx.cuh"
 #include "common/memory.cuh"
 
-inline unsigned long long policy_keep() { return 0; }
-inline unsigned long long policy_pass() { return 0; }
-inline unsigned long long policy_usual() { return 0; }
-inline uint4 load_by(const void* from, unsigned long long) { return load_once(static_cast<const uint4*>(from)); }
 inline void store_by(void* to, uint4 quad, unsigned long long) { store(static_cast<uint4*>(to), quad); }
 inline void copy_async_by(Place to, const void* from, unsigned long long) { copy_async(to, from); }
 inline void copy_async_by(void* to, const void* from, unsigned long long) { copy_async<16>(to, from); }

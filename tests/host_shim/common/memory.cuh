@@ -16,7 +16,11 @@ const E* kept_in_l2(const E* from) {
     return from;
 }
 
-inline uint4 load_once(const uint4* from) { return *aligned(from); }
+inline unsigned long long policy_keep() { return 0; }
+inline unsigned long long policy_pass() { return 0; }
+inline unsigned long long policy_usual() { return 0; }
+inline uint4 load_by(const void* from, unsigned long long) { return *aligned(static_cast<const uint4*>(from)); }
+inline uint4 load_once(const uint4* from) { return load_by(from, policy_keep()); }
 inline void store(uint4* to, uint4 quad) { *aligned(to) = quad; }
 
 template <typename E>

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from normbench import ops
 from normbench.contenders import load
 from normbench.points import Point
 from normbench.racing import Race
@@ -21,8 +22,9 @@ def run(session: Session) -> None:
     point = Point.from_identity(task["points"][0])
     contender = load(task["spec"], Path(task["build"]) if task["build"] else None)
     # the roof of a quick look: 16-byte vectors, four a thread, one shot, beside the library copy
-    roof = next(v for v in variants("copy", session.gpu) if (v["unroll"], v["block"], v["grid"]) == (4, 512, 0))
-    streams = Streams(session.gpu, [expression("copy", roof)])
+    mix, shape = ops.OPS[point.op].mix, {"unroll": 4, "block": 512, "grid": 0, "hint": "KEEP"}
+    roof = next(variant for variant in variants("read2_write2", session.gpu) if shape.items() <= variant.items())
+    streams = Streams(session.gpu, [expression(mix, roof)])
     tuner = Tuner(session, SmClock(streams), contender, point, 0)
     tuner.only = task["variant"]
     tuner.run()

@@ -290,7 +290,7 @@ RESOURCES = Table(
         _c("param_dtype", pl.String, "", "element type of gamma and beta", True),
         VARIANT,
         _c("launch", pl.Int32, "", "which of the kernel file's launches", True),
-        _c("symbol", pl.String, "", "NVRTC name expression; an add op has one for each residual mode", True),
+        _c("symbol", pl.String, "", "NVRTC name expression; an add op has one for each residual mode compiled", True),
         *STATUS,
         _c("block", pl.Int32, "threads", "threads a block"),
         *STATIC,

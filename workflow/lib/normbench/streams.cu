@@ -5,7 +5,7 @@
 enum Mix { COPY = 0, READ = 1, WRITE = 2, READ2_WRITE1 = 3, READ2_WRITE2 = 4 };
 enum Hint { PLAIN = 0, STREAMING = 1, KEEP = 2 };
 
-// L2 throws out what is written before it.
+// What is written is thrown out of L2 before what is read so.
 __device__ __forceinline__ uint4 load_keep(const uint4* p) {
 #if __CUDA_ARCH__ >= 800
   uint4 v;
@@ -18,13 +18,13 @@ __device__ __forceinline__ uint4 load_keep(const uint4* p) {
   return *p;
 #endif
 }
-__device__ __forceinline__ uint2 load_keep(const uint2* p) { return *p; }
+__device__ __forceinline__ uint2 load_keep(const uint2*) = delete;
 
 template <int HINT, typename V>
 __device__ __forceinline__ V load(const V* p) {
-  if (HINT == STREAMING) return __ldcs(p);
-  if (HINT == KEEP) return load_keep(p);
-  return *p;
+  if constexpr (HINT == STREAMING) return __ldcs(p);
+  else if constexpr (HINT == KEEP) return load_keep(p);
+  else return *p;
 }
 
 template <int HINT, typename V>
