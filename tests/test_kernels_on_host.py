@@ -383,8 +383,8 @@ PLANTED = [
     (
         "short_row",
         "forward/short_row.cu",
-        "if (lane == 0) moments[r]",
-        "if (r == 0) moments[0]",
+        "lane == 0) moments[r]",
+        "r == 0) moments[0]",
         "one row's mean saved",
     ),
     ("span_row", "common/piece.cuh", "ODD && span.edge >= 0 ? 1 : 0", "1", "absent ends counted"),

@@ -149,7 +149,7 @@ short_row(const T* __restrict__ x, const T* __restrict__ gamma, const T* __restr
     for (int r = 0; r < EACH; ++r) {
         const long long row = first + r * side_by_side;
         if (row >= rows) break;
-        if (lane == 0) moments[r].save(mean, rstd, row);
+        if (TAKES_GAMMA<NORM> && lane == 0) moments[r].save(mean, rstd, row);
 #pragma unroll
         for (int v = 0; v < VECS; ++v) {
             float values[N];
