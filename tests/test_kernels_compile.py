@@ -223,9 +223,9 @@ def test_pixels_are_moved_sixteen_bytes_at_a_time(
         expected = math.prod(int(arguments[position]) for position in vecs)
         assert len(re.findall(r"\bLDG\.E\.NA\.128\.CONSTANT\b", code[name])) == expected, symbol
         assert len(re.findall(r"\bSTG\.E\.128\b", code[name])) >= expected, symbol
-        # mean and rstd are words, where the norm may have them
-        saved = stem == "short_row" and arguments[1] in "01"
-        assert saved or not re.search(r"\bSTG\.E ", code[name]), f"{symbol} stores less"
+        # mean and rstd are words, of which the compiler writes some twice; a vector would be four more
+        saved = 3 * int(arguments[4]) if stem == "short_row" and arguments[1] in "01" else 0
+        assert len(re.findall(r"\bSTG\.E ", code[name])) <= saved, f"{symbol} stores less"
         assert not re.search(r"\b(STG\.E\.64|ST\.E\S*|LDL|STL) ", code[name]), f"{symbol} stores less"
 
 

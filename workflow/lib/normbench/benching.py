@@ -23,7 +23,7 @@ def run(session: Session) -> None:
     contender = load(task["spec"], Path(task["build"]) if task["build"] else None)
     # the roof of a quick look: 16-byte vectors, four a thread, one shot, beside the library copy
     mix, shape = ops.OPS[point.op].mix, {"unroll": 4, "block": 512, "grid": 0, "hint": "KEEP"}
-    roof = next(variant for variant in variants("read2_write2", session.gpu) if shape.items() <= variant.items())
+    roof = next(variant for variant in variants(mix, session.gpu) if shape.items() <= variant.items())
     streams = Streams(session.gpu, [expression(mix, roof)])
     tuner = Tuner(session, SmClock(streams), contender, point, 0)
     tuner.only = task["variant"]
