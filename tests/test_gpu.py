@@ -165,7 +165,7 @@ def test_a_captured_launch_begins_behind_what_was_enqueued_before(gpu: CudaGpu) 
 def test_a_lead_in_that_spoils_what_its_graph_hands_out(gpu: CudaGpu) -> None:
     """Both have their temporaries in one pool, so the outputs of the one must stay taken in it."""
     x = gpu.torch.full((1 << 20,), 3.0, device=gpu.device)
-    replay = gpu.capture([lambda: {"y": (x * 2.0).abs_() + 1.0}] * 4, 8)
+    replay = gpu.capture([lambda: {"y": (x * 2.0).abs_() + 1.0}] * 4, 4)
     on_stream(gpu, replay.replay)
     kept = [outputs["y"].clone() for outputs in replay.outputs]
     x.fill_(5.0)

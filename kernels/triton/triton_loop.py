@@ -15,13 +15,13 @@
 # Decomposition: one program a row that walks it in chunks, once for the statistics and once to write; so any hidden
 # size is served with the registers of one chunk. The second walk goes backwards: the chunks that were read last are
 # still in cache.
-# Statistics: each chunk exact two-pass on the values in registers, and the chunks merged by weight (Chan, Golub and
-# LeVeque 1983). A chunk's mean is exact up to the rounding of what is left of it, and the merge adds only differences
-# of means, so a constant row gives beta to 1e-6 and an offset costs no more than the rounding of the mean. Norms
-# without a mean add squares, or magnitudes.
+# Statistics: each chunk in two passes over registers, one reduction each, as triton_row, and the chunks merged by
+# weight (Chan, Golub and LeVeque 1983). A chunk's mean is exact up to the rounding of what is left of it, and the merge
+# adds only differences of means, so a constant row gives beta to 1e-6 and an offset costs no more than the rounding of
+# the mean. Norms without a mean add squares, or magnitudes.
 # Numerics: fp32; eps inside the root; one rounding at the end, with the cast order llama also one before gamma.
-# Boundaries: places past the end are masked in every load and store and never enter a sum. Row strides are arguments
-# and row offsets 64-bit.
+# Boundaries: places past the end are masked in every load and store and never enter a sum; where chunks fill the row
+# the compiler knows that there are none. Row strides are arguments and row offsets 64-bit.
 # Residual: added in fp32 and kept so, or as rounded for the sum that is handed out; both are read again for the second
 # walk, which writes the sum. y may be x, and sum may be residual.
 # Saved tensors: mean and rstd in fp32 where they are given.
@@ -44,6 +44,11 @@ def _chunk(x, residual, total, at, inside, ADD: tl.constexpr, ROUND: tl.constexp
         if ROUND:
             values = rounded.to(tl.float32)
     return values
+
+
+@triton.jit
+def _both(a, b, c, d):
+    return a + c, b + d
 
 
 @triton.jit
@@ -72,6 +77,7 @@ def _norm_loop(
     BETA: tl.constexpr,
     MEAN: tl.constexpr,
     RSTD: tl.constexpr,
+    WHOLE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -85,14 +91,15 @@ def _norm_loop(
     low = tl.zeros((), dtype=tl.float32)
     squares = tl.zeros((), dtype=tl.float32)
     for start in range(0, hidden, CHUNK):
-        inside = start + columns < hidden
+        inside = columns < (CHUNK if WHOLE else hidden - start)
         values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, False)
         if CENTRED:
             count = tl.minimum(hidden - start, CHUNK).to(tl.float32)
             first = tl.sum(values, axis=0) / count
             values = tl.where(inside, values - first, 0.0)
-            left = tl.sum(values, axis=0) / count
-            values = tl.where(inside, values - left, 0.0)
+            left, own = tl.reduce((values, values * values), 0, _both)
+            left /= count
+            own = tl.maximum(own - left * left * count, 0.0, propagate_nan=tl.PropagateNan.ALL)
             # the mean so far is centre + low, that of the chunk first + left
             weight = count / (start + count)
             delta = (first - centre) + (left - low)
@@ -104,7 +111,9 @@ def _norm_loop(
             centre = base + step
             added = centre - base
             low = (base - (centre - added)) + (step - added)
-        squares += tl.sum(tl.abs(values) if L1 else values * values, axis=0)
+        else:
+            own = tl.sum(tl.abs(values) if L1 else values * values, axis=0)
+        squares += own
     if L1:
         scale = hidden / squares
     elif L2:
@@ -113,7 +122,7 @@ def _norm_loop(
         scale = 1.0 / tl.sqrt(squares / hidden + eps)
     for back in range(0, hidden, CHUNK):
         start = (hidden - 1) // CHUNK * CHUNK - back
-        inside = start + columns < hidden
+        inside = columns < (CHUNK if WHOLE else hidden - start)
         values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, True)
         if CENTRED:
             values = (values - centre) - low
@@ -161,6 +170,7 @@ def launch(t, chunk, num_warps):
         BETA=t.beta is not None,
         MEAN=t.mean is not None,
         RSTD=t.rstd is not None,
+        WHOLE=t.hidden % chunk == 0,
         CHUNK=chunk,
         num_warps=num_warps,
     )

@@ -11,12 +11,14 @@
 # Decomposition: one program a row over a block of the next power of two; the compiler lays it over the warps. 64
 # elements a thread at most, so a long row takes many warps, and 4 at least, so a short row does not spread over threads
 # without work.
-# Statistics: exact two-pass on the values in registers; norms without a mean one sum alone. The second pass also adds
-# up what the rounding of the mean left, and takes it away again, so a constant row gives exactly beta.
+# Statistics: corrected two-pass on the values in registers (Chan, Golub and LeVeque 1983), one reduction each: the
+# mean; then squares of deviations together with the deviations, whose sum is what the rounding of the mean left. It is
+# taken away again, so a constant row gives exactly beta. Norms without a mean take one sum alone.
 # Numerics: fp32, tree sums; eps inside the root; one rounding at the end, with the cast order llama also one before
 # gamma.
 # Boundaries: places past the end are masked in every load and store, and set to zero again after the mean is
-# subtracted, so that they never enter the variance. Row strides are arguments and row offsets 64-bit.
+# subtracted, so that they never enter the variance. A hidden size of whole 128s is a constant to the compiler, which
+# then leaves out the masks and what lies past the end. Row strides are arguments and row offsets 64-bit.
 # Residual: added in fp32 and kept so, or as rounded for the sum that is handed out. y may be x, and sum may be
 # residual.
 # Saved tensors: mean and rstd in fp32 where they are given.
@@ -24,6 +26,11 @@
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _both(a, b, c, d):
+    return a + c, b + d
 
 
 @triton.jit
@@ -36,7 +43,7 @@ def _norm_row(
     total,
     mean,
     rstd,
-    hidden,
+    columns_given,
     x_stride,
     y_stride,
     eps,
@@ -52,8 +59,10 @@ def _norm_row(
     BETA: tl.constexpr,
     MEAN: tl.constexpr,
     RSTD: tl.constexpr,
+    HIDDEN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    hidden = HIDDEN if HIDDEN else columns_given
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden
@@ -66,18 +75,23 @@ def _norm_row(
         if ROUND:
             values = rounded.to(tl.float32)
     centre = 0.0
+    squares = 0.0
     if CENTRED:
         centre = tl.sum(values, axis=0) / hidden
         values = tl.where(inside, values - centre, 0.0)
-        left = tl.sum(values, axis=0) / hidden
-        values = tl.where(inside, values - left, 0.0)
+        left, squares = tl.reduce((values, values * values), 0, _both)
+        left /= hidden
+        squares = tl.maximum(squares - left * left * hidden, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        values -= left
         centre += left
+    elif not L1:
+        squares = tl.sum(values * values, axis=0)
     if L1:
         scale = hidden / tl.sum(tl.abs(values), axis=0)
     elif L2:
-        scale = 1.0 / tl.sqrt(tl.sum(values * values, axis=0))
+        scale = 1.0 / tl.sqrt(squares)
     else:
-        scale = 1.0 / tl.sqrt(tl.sum(values * values, axis=0) / hidden + eps)
+        scale = 1.0 / tl.sqrt(squares / hidden + eps)
     values *= scale
     if LLAMA:
         values = values.to(y.dtype.element_ty).to(tl.float32)
@@ -122,6 +136,7 @@ def launch(t, num_warps):
         BETA=t.beta is not None,
         MEAN=t.mean is not None,
         RSTD=t.rstd is not None,
+        HIDDEN=0 if t.hidden % 128 else t.hidden,  # else programs are shared by sizes with one block
         BLOCK=triton.next_power_of_2(t.hidden),
         num_warps=num_warps,
     )

@@ -16,13 +16,13 @@
 # Decomposition: a program takes a tile of rows, each in a masked block of the next power of two. The compiler lays 16
 # bytes a thread along the rows, so a warp has one row or several, sums are shuffles inside it, and a short row wastes
 # neither threads nor a program.
-# Statistics: exact two-pass on the values in registers; RMSNorm squares alone. The second pass also adds up what the
-# rounding of the mean left, and takes it away again, so a constant row gives exactly beta.
+# Statistics: as triton_row: the mean, then squares of deviations and what the rounding of the mean left in one
+# reduction, so a constant row gives exactly beta; RMSNorm squares alone.
 # Numerics: fp32, tree sums; eps inside the root; one rounding at the end, with the cast order llama also one before
 # gamma.
 # Boundaries: places past the end of a row, and rows past the last, are masked in every load and store, and set to zero
-# again after the mean is subtracted, so that they never enter the variance. Row strides are arguments and row offsets
-# 64-bit.
+# again after the mean is subtracted, so that they never enter the variance. A hidden size of whole 128s is a constant
+# to the compiler, as in triton_row. Row strides are arguments and row offsets 64-bit.
 # Residual: added in fp32 and kept so, or as rounded for the sum that is handed out. y may be x, and sum may be
 # residual.
 # Saved tensors: mean and rstd in fp32 where they are given.
@@ -30,6 +30,11 @@
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _both(a, b, c, d):
+    return a + c, b + d
 
 
 @triton.jit
@@ -43,7 +48,7 @@ def _norm_rows(
     mean,
     rstd,
     rows,
-    hidden,
+    columns_given,
     x_stride,
     y_stride,
     eps,
@@ -58,8 +63,10 @@ def _norm_rows(
     MEAN: tl.constexpr,
     RSTD: tl.constexpr,
     ROWS: tl.constexpr,
+    HIDDEN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    hidden = HIDDEN if HIDDEN else columns_given
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     present = row < rows
@@ -78,10 +85,14 @@ def _norm_rows(
     if CENTRED:
         centre = tl.sum(values, axis=1) / hidden
         values = tl.where(mask, values - centre[:, None], 0.0)
-        left = tl.sum(values, axis=1) / hidden
-        values = tl.where(mask, values - left[:, None], 0.0)
+        left, squares = tl.reduce((values, values * values), 1, _both)
+        left /= hidden
+        squares = tl.maximum(squares - left * left * hidden, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        values -= left[:, None]
         centre += left
-    scale = 1.0 / tl.sqrt(tl.sum(values * values, axis=1) / hidden + eps)
+    else:
+        squares = tl.sum(values * values, axis=1)
+    scale = 1.0 / tl.sqrt(squares / hidden + eps)
     values *= scale[:, None]
     if LLAMA:
         values = values.to(y.dtype.element_ty).to(tl.float32)
@@ -126,6 +137,7 @@ def launch(t, rows_each, num_warps):
         MEAN=t.mean is not None,
         RSTD=t.rstd is not None,
         ROWS=rows_each,
+        HIDDEN=0 if t.hidden % 128 else t.hidden,  # else programs are shared by sizes with one block
         BLOCK=triton.next_power_of_2(t.hidden),
         num_warps=num_warps,
     )
