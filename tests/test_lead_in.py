@@ -1,4 +1,5 @@
-"""What a sample begins with: the end of a streaming rotation, or all of a graph that goes round its sets again."""
+"""What a sample begins with, the end of a streaming rotation or all of a graph that goes round its sets again, and
+what it is of where there are several graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from normbench.gpu import CudaGraph, Launch
+from normbench.gpu import CudaGraph, Launch, Places
 
 
 class Graph:
@@ -46,3 +47,20 @@ def test_what_leads_in(sets: int, launches: int, led_by: int | None) -> None:
 
     assert (whole.replays, part.replays) == ((2, 0) if led_by is None else (0, 2))
     assert recorded == ([] if led_by is None else [(bound[-led_by:], led_by)])
+
+
+def test_samples_take_turns_and_a_replay_is_one_of_all() -> None:
+    parts = [Graph() for _ in range(3)]
+    sets: list[list[Launch]] = [[lambda: {}, lambda: {}] for _ in parts]
+    graphs = [
+        CudaGraph(part, [{"y": 2 * place}, {"y": 2 * place + 1}], 256, bound, lambda *_: (Graph(), []))
+        for place, (part, bound) in enumerate(zip(parts, sets, strict=True))
+    ]
+    places = Places(graphs)
+
+    assert [places.turn() for _ in range(4)] == [*graphs, graphs[0]]
+    places.replay()
+    assert [part.replays for part in parts] == [1, 1, 1]
+    assert (places.launches, places.each) == (256, 2)
+    assert places.bound == [launch for bound in sets for launch in bound]
+    assert [outputs["y"] for outputs in places.outputs] == [*range(6)]

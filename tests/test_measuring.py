@@ -442,8 +442,8 @@ def test_a_suspect_runs_alone_before_it_races_again() -> None:
         gpu = fake()
         kept, counted = gpu.capture, []
 
-        def capture(launches: Any, count: int, kept: Any = kept, counted: list[int] = counted) -> Any:
-            made = kept(launches, count)
+        def capture(*given: Any, kept: Any = kept, counted: list[int] = counted) -> Any:
+            made = kept(*given)
             if "triton_loop" in made.label:
                 replay = made.replay
                 made.replay = lambda: (counted.append(1), replay())

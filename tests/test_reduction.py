@@ -40,8 +40,8 @@ class Riders:
         self.captured: list[weakref.ref[FakeReplay]] = []
         capture = FakeGpu.capture
 
-        def remembered(gpu: FakeGpu, launches: Any, count: int) -> FakeReplay:
-            replay = capture(gpu, launches, count)
+        def remembered(gpu: FakeGpu, launches: Any, *given: Any) -> FakeReplay:
+            replay = capture(gpu, launches, *given)
             if self.is_one(launches[0]):
                 self.captured.append(weakref.ref(replay))
             return replay

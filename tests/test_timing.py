@@ -202,6 +202,7 @@ def test_our_stream_begins_behind_what_was_enqueued_before(use: str) -> None:
     else:
         calls.torch.cuda.Event().elapsed_time.return_value = 1.0
         replay.launches = 1
+        replay.turn.return_value = replay
         gpu.time_rounds([replay], [[0]], calls.observer)
 
     names = [name for name, _, _ in calls.mock_calls]

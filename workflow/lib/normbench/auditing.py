@@ -225,9 +225,10 @@ class Audit:
         self._outcome(runner, "do_bench", _timed([1e3 * value for value in times]))
 
     def _rotation(self, runner: Runner) -> Callable[[], None]:
-        """One launch a call, on one buffer set after the other, as the graph has them."""
+        """One launch a call, on one buffer set after the other, as a graph has them."""
         assert runner.trial is not None
-        launches = itertools.cycle(runner.trial.replay.bound)
+        replay = runner.trial.replay
+        launches = itertools.cycle(replay.bound[: replay.each])
 
         def rotate() -> None:
             next(launches)()

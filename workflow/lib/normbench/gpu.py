@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import math
 import os
@@ -26,6 +27,10 @@ from normbench.spent import spending
 Launch = Callable[[], dict[str, Any]]
 MOST_SETS = 1 << 14  # of 15 KB each on an H200; a point below that cannot leave L2 in any sensible number of launches
 STREAM_SETS = 4  # at least: where a buffer lies in memory is worth up to 1 % on an H200, and several average it
+RESIDENT_SETS = 2  # that a sample rotates over where L2 holds them
+# Pairs of such sets, a sample each by turns: where they lie is worth 2 % there. As many as rounds that are resampled
+# together, so that each block of these has seen all.
+PLACES = 5
 LARGE_SET_BYTES = 1 << 33  # from here on a buffer covers so much of the memory that its place averages itself
 # A set this many times as large as L2 rotates alone: what a launch leaves there is at most a hundredth of what the next
 # one moves, and it is the end of the set, where the next one, which goes the same way, comes last. At 32768 x 65535 in
@@ -38,14 +43,25 @@ LOW_MEMORY = 0.4  # share of the card: graphs of dead contenders keep their memo
 class Replay(Protocol):
     """Launches captured once; ``outputs[i]`` are the tensors of buffer set i, rewritten by every replay.
 
-    bound: what was captured, one a buffer set; launches: how many of them in turn.
+    bound: what was captured, one a buffer set; launches: how many of them in turn make a sample; each: over how many
+    sets a sample rotates.
     """
 
-    outputs: list[dict[str, Any]]
     launches: int
-    bound: Sequence[Launch]
+
+    @property
+    def outputs(self) -> list[dict[str, Any]]: ...
+
+    @property
+    def bound(self) -> Sequence[Launch]: ...
+
+    @property
+    def each(self) -> int: ...
 
     def replay(self) -> None: ...
+
+    def turn(self) -> Replay:
+        """What the next sample is of: itself, or where there are several graphs the next one of them."""
 
     def lead_in(self) -> None:
         """The end of a rotation, or all of a graph of several, untimed: what the L2 cache holds, and has yet to write
@@ -75,22 +91,57 @@ class CudaGraph:
     bound: Sequence[Launch]
     record: Callable[[Sequence[Launch], int, Any], tuple[Any, list[dict[str, Any]]]]
 
+    @property
+    def each(self) -> int:
+        return len(self.bound)
+
     def replay(self) -> None:
         self.graph.replay()
+
+    def turn(self) -> CudaGraph:
+        return self
 
     def lead_in(self) -> None:
         self._lead.replay()
 
     @cached_property
     def _lead(self) -> Any:
-        # What L2 holds of a graph's own commands counts as well: where others pushed them out, each launch takes 0.15 us
-        # longer on an H200, so a graph of many short launches, which goes round its sets again and again, leads itself in.
+        # A graph's own commands lie in L2, too: where others have pushed them out, each launch takes 0.17 us longer on
+        # an H200, so a graph of many short launches, which goes round its sets again and again, leads itself in.
         # The sets of a streaming rotation are together four times as large as L2, so the last quarter fills it.
         quarter = math.ceil(len(self.bound) / 4)
         if self.launches > len(self.bound) or quarter == self.launches:
             return self.graph
         # temporaries of the two graphs share one pool: they are never replayed at once, and outputs stay taken in it
         return self.record(self.bound[-quarter:], quarter, self.graph.pool())[0]
+
+
+class Places:
+    """Graphs of the same launches, each over buffers of its own: samples take turns, and a replay is one of all."""
+
+    def __init__(self, graphs: Sequence[CudaGraph]) -> None:
+        self.graphs = graphs
+        self.launches, self.each = graphs[0].launches, graphs[0].each
+        self._turns = itertools.cycle(graphs)
+
+    @property
+    def outputs(self) -> list[dict[str, Any]]:
+        return [outputs for graph in self.graphs for outputs in graph.outputs]
+
+    @property
+    def bound(self) -> Sequence[Launch]:
+        return [launch for graph in self.graphs for launch in graph.bound]
+
+    def replay(self) -> None:
+        for graph in self.graphs:
+            graph.replay()
+
+    def turn(self) -> CudaGraph:
+        return next(self._turns)
+
+    def lead_in(self) -> None:
+        for graph in self.graphs:
+            graph.lead_in()
 
 
 @contextlib.contextmanager
@@ -107,6 +158,7 @@ class CudaGpu:
     """The one GPU this process sees (the supervisor sets CUDA_VISIBLE_DEVICES to its UUID)."""
 
     fake = False
+    places = PLACES
 
     def __init__(self) -> None:
         import torch
@@ -152,11 +204,20 @@ class CudaGpu:
         with self.torch.cuda.stream(self.stream):
             yield
 
-    def capture(self, launches: Sequence[Launch], count: int) -> CudaGraph:
-        """Graph of ``count`` launches in turn, one of ``launches`` a buffer set; each is run once eagerly before."""
+    def capture(self, launches: Sequence[Launch], count: int, each: int | None = None) -> CudaGraph | Places:
+        """Graph of ``count`` launches in turn, one of ``launches`` a buffer set; each is run once eagerly before.
+
+        each: sets a graph rotates over, where there are to be several graphs; None: all.
+        """
         with self.on_stream():
             for launch in launches:
                 launch()
+        each = each or len(launches)
+        groups = [launches[first : first + each] for first in range(0, len(launches), each)]
+        graphs = [self._graph(group, count) for group in groups]
+        return graphs[0] if len(graphs) == 1 else Places(graphs)
+
+    def _graph(self, launches: Sequence[Launch], count: int) -> CudaGraph:
         graph, outputs = self._record(launches, count)
         return CudaGraph(graph, outputs, count, tuple(launches), self._record)
 
@@ -203,22 +264,25 @@ class CudaGpu:
         with self.on_stream():
             for index in orders[0] if several else ():
                 replays[index].lead_in()  # captured at its first call, so not between samples
-            replays[orders[0][0]].replay()  # a GPU that was idle takes 5 % longer for the first
+            last = replays[orders[0][0]].turn()
+            last.replay()  # a GPU that was idle takes 5 % longer for the first
             observer.before()
             for order in orders:
                 for index in order:
-                    if several:
-                        replays[index].lead_in()
+                    graph = replays[index].turn()
+                    if several or graph is not last:
+                        graph.lead_in()
+                    last = graph
                     start = torch.cuda.Event(enable_timing=True)
                     end = torch.cuda.Event(enable_timing=True)
                     start.record()
-                    replays[index].replay()
+                    graph.replay()
                     end.record()
                     marks.append((index, start, end))
             observer.after()
-            last = torch.cuda.Event()
-            last.record()
-        while not last.query():
+            done = torch.cuda.Event()
+            done.record()
+        while not done.query():
             observer.look()
             time.sleep(0.0005)
         observer.finished()
@@ -238,8 +302,15 @@ class FakeReplay:
     label: str
     floor_us: float
 
+    @property
+    def each(self) -> int:
+        return len(self.bound)
+
     def replay(self) -> None:
         self.outputs[:] = [launch() for launch in self.bound]
+
+    def turn(self) -> FakeReplay:
+        return self
 
     def lead_in(self) -> None:
         pass
@@ -259,6 +330,7 @@ class FakeGpu:
     l2_bytes: int = 1 << 20
     smem_optin_bytes: int = 232448
     fake: bool = True
+    places: int = 1
     faults: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -282,7 +354,7 @@ class FakeGpu:
     def trim(self) -> None:
         pass
 
-    def capture(self, launches: Sequence[Launch], count: int) -> FakeReplay:
+    def capture(self, launches: Sequence[Launch], count: int, each: int | None = None) -> FakeReplay:
         outputs = [launch() for launch in launches]
         label = getattr(launches[0], "label", "stream")
         return FakeReplay(launches, outputs, count, label, getattr(launches[0], "floor_us", 10.0))
@@ -324,7 +396,7 @@ def buffer_sets(bytes_a_set: int, l2_bytes: int, regime: str) -> int:
     """How many buffer sets a point rotates over: beyond 4 x L2 where bytes are to come from memory; two at least, but
     where a set is large and ALONE_IN_L2S times as large as L2."""
     if regime not in STREAMING:
-        return 2
+        return RESIDENT_SETS
     if bytes_a_set >= LARGE_SET_BYTES:
         return 1 if bytes_a_set >= ALONE_IN_L2S * l2_bytes else 2
     return max(STREAM_SETS, math.ceil(4 * l2_bytes / max(bytes_a_set, 1)) + 1)

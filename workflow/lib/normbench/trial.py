@@ -14,7 +14,16 @@ from normbench import ops, overlap
 from normbench.check import Expected, Verdict, check_copy, judge, kept_bytes, yardstick
 from normbench.contenders import CompileError, Contender, Unsupported, rest
 from normbench.formats import plain
-from normbench.gpu import MOST_SETS, DeviceLost, Gpu, Replay, estimate_us, lacks_memory, launches_a_sample
+from normbench.gpu import (
+    MOST_SETS,
+    RESIDENT_SETS,
+    DeviceLost,
+    Gpu,
+    Replay,
+    estimate_us,
+    lacks_memory,
+    launches_a_sample,
+)
 from normbench.journal import PASSING
 from normbench.kernelfile import Variant
 from normbench.points import Point, canonical_json
@@ -65,7 +74,7 @@ class Trial:
         found = [launch for bound in self.replay.bound if (launch := rest(bound)) is not None]
         if not found:
             return None
-        replay = self.gpu.capture(found, self.replay.launches)
+        replay = self.gpu.capture(found, self.replay.launches, self.replay.each)
         # both graphs take what they need here: a lack of memory between the samples of a race would be everybody's
         on_stream(self.gpu, replay.lead_in)
         with_stream(self.gpu, replay)
@@ -154,8 +163,9 @@ def attempt(
         with spending("binding"):
             launches = [contender.bind(tensors, variant, gpu) for tensors in sets]
             estimate = estimate_us(point, ops.compulsory_bytes(point))
-            count = launches_a_sample(estimate, len(sets), point.regime)
-            trial = Trial(contender, variant, gpu.capture(launches, count), sets, expected, gpu)
+            each = len(sets) if point.streams else min(RESIDENT_SETS, len(sets))
+            count = launches_a_sample(estimate, each, point.regime)
+            trial = Trial(contender, variant, gpu.capture(launches, count, each), sets, expected, gpu)
         reason = None
         if overlap.concerns(point, gpu) and not contender.copies:
             with spending("checking"):

@@ -57,7 +57,7 @@ class Bench:
 
     @classmethod
     def open(cls, point: Point, gpu: Gpu, seed: int, with_torch: bool = False) -> Bench:
-        count = buffer_sets(set_bytes(point), gpu.l2_bytes, point.regime)
+        count = buffer_sets(set_bytes(point), gpu.l2_bytes, point.regime) * (1 if point.streams else gpu.places)
         reason = memory_refusal(point, count, gpu)
         if reason:
             raise Failure("skipped", reason, {}, PASSING)
