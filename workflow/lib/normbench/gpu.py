@@ -28,9 +28,6 @@ Launch = Callable[[], dict[str, Any]]
 MOST_SETS = 1 << 14  # of 15 KB each on an H200; a point below that cannot leave L2 in any sensible number of launches
 STREAM_SETS = 4  # at least: where a buffer lies in memory is worth up to 1 % on an H200, and several average it
 RESIDENT_SETS = 2  # that a sample rotates over where L2 holds them
-# Pairs of such sets, a sample each by turns: where they lie is worth 2 % there. As many as rounds that are resampled
-# together, so that each block of these has seen all.
-PLACES = 5
 LARGE_SET_BYTES = 1 << 33  # from here on a buffer covers so much of the memory that its place averages itself
 # A set this many times as large as L2 rotates alone: what a launch leaves there is at most a hundredth of what the next
 # one moves, and it is the end of the set, where the next one, which goes the same way, comes last. At 32768 x 65535 in
@@ -158,7 +155,6 @@ class CudaGpu:
     """The one GPU this process sees (the supervisor sets CUDA_VISIBLE_DEVICES to its UUID)."""
 
     fake = False
-    places = PLACES
 
     def __init__(self) -> None:
         import torch
@@ -330,7 +326,6 @@ class FakeGpu:
     l2_bytes: int = 1 << 20
     smem_optin_bytes: int = 232448
     fake: bool = True
-    places: int = 1
     faults: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -30,6 +30,9 @@ from normbench.tuning import Bench
 from normbench.worker import Session
 
 ROUNDS_A_BLOCK = 5
+# Pairs of buffer sets that samples take by turns where L2 holds them: where they lie is worth 2 % there. As many as
+# rounds that a comparison resamples together, so that each block of these has seen all.
+PLACES = 5
 TURNS_OF_A_SUSPECT = 50  # alone, before it may race again: twice the rounds of most races
 MIN_ROUNDS = 25  # five blocks for the bootstrap of a comparison, and for nearly everybody a narrow interval
 
@@ -106,7 +109,7 @@ class Race:
         if not wanted:
             return
         try:
-            bench = Bench.open(self.point, self.gpu, self.seed, with_torch=True)
+            bench = Bench.open(self.point, self.gpu, self.seed, with_torch=True, places=PLACES)
         except Failure as failure:
             for runner in wanted:
                 self._fail(runner, failure)
@@ -178,7 +181,7 @@ class Race:
         if twin.unit in self.done:  # it ended the process before; its row says so
             return None
         try:
-            bench = Bench.open(self.point, self.gpu, self.seed + 500, with_torch=True)
+            bench = Bench.open(self.point, self.gpu, self.seed + 500, with_torch=True, places=PLACES)
         except Failure as failure:
             self._fail(twin, failure)
             return None

@@ -56,8 +56,9 @@ class Bench:
     expected: list[Expected]
 
     @classmethod
-    def open(cls, point: Point, gpu: Gpu, seed: int, with_torch: bool = False) -> Bench:
-        count = buffer_sets(set_bytes(point), gpu.l2_bytes, point.regime) * (1 if point.streams else gpu.places)
+    def open(cls, point: Point, gpu: Gpu, seed: int, with_torch: bool = False, places: int = 1) -> Bench:
+        """places: how many times as many sets, where L2 holds them."""
+        count = buffer_sets(set_bytes(point), gpu.l2_bytes, point.regime) * (1 if point.streams else places)
         reason = memory_refusal(point, count, gpu)
         if reason:
             raise Failure("skipped", reason, {}, PASSING)
