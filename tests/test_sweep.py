@@ -28,15 +28,20 @@ def test_row_longer_than_the_tensor_gives_zero_rows() -> None:
 
 def test_regimes_take_each_others_shapes() -> None:
     study = config.load(
-        {"hidden": 64, "l2_hidden": 128, "l2_elements": 1280, "latency": {"rows": [1, 16], "hidden": 256}}
+        {"hidden": 64, "l2_hidden": 128, "l2_bytes": 5120, "latency": {"rows": [1, 16], "hidden": 256}}
     )
-    shapes = {(point.regime, point.rows, point.hidden) for point in sweep.points(study)}
+    shapes = {(point.regime, point.rows, point.hidden) for point in sweep.points(study) if point.dtype == "fp32"}
     assert shapes == {
         ("stream", 2**27 // 64, 64),
         ("l2", 10, 128),
         ("latency", 1, 256),
         ("latency", 16, 256),
     }
+
+
+def test_l2_tensors_of_other_types_with_other_bytes() -> None:
+    l2 = {point.dtype: point.rows for point in sweep.points(DEFAULT) if point.regime == "l2"}
+    assert l2 == {"fp32": 256, "fp16": 512, "bf16": 512}
 
 
 @pytest.mark.parametrize(

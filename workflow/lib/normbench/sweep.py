@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from normbench import config, ops, schema, wide
-from normbench.points import Point, Semantics, dimensions
+from normbench.points import ELEMENT_BYTES, Point, Semantics, dimensions
 
 GB = 1e9
 
@@ -26,11 +26,14 @@ def points(study: config.Study, memory_bytes: int | None = None) -> list[Point]:
     semantics = {op: _semantics(study, ops.OPS[op]) for op in study.ops}
     of_rows = [op for op in study.ops if not ops.OPS[op].scale]
     regimes = [regime for regime in study.regimes if regime != wide.REGIME]
-    shapes = {regime: list(_shapes(study, regime, memory_bytes)) for regime in regimes}
+    shapes = {
+        (regime, dtype): list(_shapes(study, regime, dtype, memory_bytes))
+        for regime, dtype in itertools.product(regimes, study.dtypes)
+    }
     found = [
         Point(op, dtype, rows, hidden, regime, semantics[op])
         for regime, op, dtype in itertools.product(regimes, of_rows, study.dtypes)
-        for rows, hidden in shapes[regime]
+        for rows, hidden in shapes[regime, dtype]
     ]
     return found + list(_scaled(study)) + (_wide(study, semantics) if wide.REGIME in study.regimes else [])
 
@@ -80,12 +83,12 @@ def stream_elements(study: config.Study, memory_bytes: int | None) -> int:
     return min(tier.elements, study.elements) if small else study.elements
 
 
-def _shapes(study: config.Study, regime: str, memory_bytes: int | None) -> Iterator[tuple[int, int]]:
+def _shapes(study: config.Study, regime: str, dtype: str, memory_bytes: int | None) -> Iterator[tuple[int, int]]:
     """(rows, hidden) of a regime; a row longer than the tensor still makes one row."""
     if regime == "latency":
         yield from ((rows, hidden) for hidden in study.latency.hidden for rows in study.latency.rows)
         return
-    elements = study.l2_elements if regime == "l2" else stream_elements(study, memory_bytes)
+    elements = study.l2_bytes // ELEMENT_BYTES[dtype] if regime == "l2" else stream_elements(study, memory_bytes)
     sizes = study.l2_hidden if regime == "l2" else study.hidden
     yield from ((max(1, elements // hidden), hidden) for hidden in sizes)
 
