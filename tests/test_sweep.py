@@ -27,9 +27,7 @@ def test_row_longer_than_the_tensor_gives_zero_rows() -> None:
 
 
 def test_regimes_take_each_others_shapes() -> None:
-    study = config.load(
-        {"hidden": 64, "l2_hidden": 128, "l2_bytes": 5120, "latency": {"rows": [1, 16], "hidden": 256}}
-    )
+    study = config.load({"hidden": 64, "l2_hidden": 128, "l2_bytes": 5120, "latency": {"rows": [1, 16], "hidden": 256}})
     shapes = {(point.regime, point.rows, point.hidden) for point in sweep.points(study) if point.dtype == "fp32"}
     assert shapes == {
         ("stream", 2**27 // 64, 64),
