@@ -232,8 +232,6 @@ class Race:
         for replay in replays:
             with_stream(self.gpu, replay)
         order = random.Random(short_hash(self.point.key))
-        if not self.point.streams:  # the first block of a race of short launches is up to 0.2 us a launch ahead
-            self.gpu.time_rounds(replays, [range(len(replays))] * ROUNDS_A_BLOCK, Observer(None))
         samples: list[list[float]] = [[] for _ in replays]
         left_us = self.task["study"]["race_ms"] * 1e3
         running = [*range(len(replays))]
