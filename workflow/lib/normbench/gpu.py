@@ -137,8 +137,7 @@ class Places:
         return next(self._turns)
 
     def lead_in(self) -> None:
-        for graph in self.graphs:
-            graph.lead_in()
+        """Nothing: a sample is of one graph, and that one leads itself in."""
 
 
 @contextlib.contextmanager
