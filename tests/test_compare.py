@@ -71,6 +71,22 @@ def test_a_noisy_day_raises_the_margin(tmp_path: Path) -> None:
     assert verdicts(found, "naive") == {"SAME"}
 
 
+@pytest.mark.parametrize(("slowdown", "seen"), [(0.02, 20), (0.0, 0), (0.006, 20), (0.004, 0)])
+def test_a_planted_slowdown_that_is_not_seen(tmp_path: Path, slowdown: float, seen: int) -> None:
+    """As if the samples had been longer: what is beyond the margin of 0.5 % is seen, and what is within is not."""
+    found = compared(tmp_path, Study(seed=1), Study(seed=2))
+
+    assert found.seen(slowdown) == {"stream": (seen, 20)}
+
+
+def test_a_planted_slowdown_that_a_noisy_day_hides(tmp_path: Path) -> None:
+    twin = {"cta_row__twin": {"time_us_p50": 103.0}}
+    found = compared(tmp_path, Study(seed=1), Study(seed=2, changes=twin))
+
+    assert found.seen(0.02) == {"stream": (0, 20)}
+    assert found.seen(0.04) == {"stream": (20, 20)}
+
+
 def test_without_a_twin_nothing_is_decided(tmp_path: Path) -> None:
     twin = {"cta_row__twin": FAILED}
     found = compared(tmp_path, Study(), Study(seed=2, slow={"naive": 1.5}, changes=twin))

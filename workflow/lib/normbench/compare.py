@@ -32,6 +32,7 @@ LEVEL = (2.5, 97.5)
 VERDICTS = ("SLOWER", "AMBIGUOUS", "FASTER", "SAME")
 # a verdict is told by sign and word as well as by colour, so that it survives print and colour blindness
 MARKS = {"FASTER": "▲", "SLOWER": "▼", "SAME": "=", "AMBIGUOUS": "?"}
+PLANTED = 0.02  # a slowdown that every regime should tell
 BROKEN = ("wrong", "no_work", "compile_error", "launch_error", "timeout")
 
 
@@ -87,6 +88,18 @@ class Comparison:
         """What a reader must know of the verdicts, if anything."""
         different = "The GPUs are of different models, so a SLOWER is a finding and not a regression."
         return None if self.same_model else different
+
+    def seen(self, slowdown: float) -> dict[str, tuple[int, int]]:
+        """By regime, on how many rows of how many the verdict would be SLOWER, were all times of the right run longer
+        by that share: medians, and so the interval of their ratio, grow with the samples."""
+        found: dict[str, tuple[int, int]] = {}
+        for row in self.rows:
+            low, high = ((1 + slowdown) * limit for limit in (row.ratio_lo, row.ratio_hi))
+            stretch = None if row.ratio_cycles is None else row.ratio_cycles / row.ratio
+            told = verdict(low, high, stretch, self.margins.get(row.regime)) == "SLOWER"
+            slower, rows = found.get(row.regime, (0, 0))
+            found[row.regime] = slower + told, rows + 1
+        return found
 
     @property
     def speedup(self) -> float | None:
@@ -258,7 +271,8 @@ def as_json(found: Comparison) -> dict[str, Any]:
     """The comparison as JSON; ``exit`` is the exit code."""
     facts = asdict(found)
     rows = facts.pop("rows")
-    return facts | {"counts": found.counts, "exit": int(found.regressed), "rows": rows}
+    planted = {"slowdown": PLANTED, "seen": found.seen(PLANTED)}
+    return facts | {"counts": found.counts, "planted": planted, "exit": int(found.regressed), "rows": rows}
 
 
 def show(found: Comparison, everything: bool = False) -> None:
@@ -310,6 +324,9 @@ def _summary(found: Comparison) -> list[str]:
     margins = margins or "unknown, since a run has no A/A twin"
     unjudged = f"{found.not_judged} common rows have no quotable time on one side or both"
     lines = [f"{found.counted}; {unjudged}. Margin: {margins}."]
+    seen = ", ".join(f"{slower} of {rows} ({regime})" for regime, (slower, rows) in found.seen(PLANTED).items())
+    if seen:
+        lines.append(f"Were {found.right} {100 * PLANTED:.0f} % slower in everything, that would be SLOWER on {seen}.")
     if found.caveat:
         lines.append(found.caveat)
     return lines + [f"newly wrong: {sentence}" for sentence in found.newly_wrong]
