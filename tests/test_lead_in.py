@@ -30,7 +30,8 @@ class Graph:
         (4, 4, 1),
         (1, 1, None),  # alone, and so its own end
         (2, 256, None),  # in L2: the graph's commands must be there too
-        (4, 8, None),
+        (4, 32, 1),  # streams on a card with little memory
+        (2, 32, None),
     ],
 )
 def test_what_leads_in(sets: int, launches: int, led_by: int | None) -> None:

@@ -99,7 +99,7 @@ def _norm_loop(
             values = tl.where(inside, values - first, 0.0)
             left, own = tl.reduce((values, values * values), 0, _both)
             left /= count
-            own = tl.maximum(own - left * left * count, 0.0, propagate_nan=tl.PropagateNan.ALL)
+            own = tl.where(own < float("inf"), tl.maximum(own - left * left * count, 0.0), own)
             # the mean so far is centre + low, that of the chunk first + left
             weight = count / (start + count)
             delta = (first - centre) + (left - low)

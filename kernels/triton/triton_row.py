@@ -81,7 +81,8 @@ def _norm_row(
         values = tl.where(inside, values - centre, 0.0)
         left, squares = tl.reduce((values, values * values), 0, _both)
         left /= hidden
-        squares = tl.maximum(squares - left * left * hidden, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        # squares that overflow stay so, where inf less inf would be NaN
+        squares = tl.where(squares < float("inf"), tl.maximum(squares - left * left * hidden, 0.0), squares)
         values -= left
         centre += left
     elif not L1:

@@ -87,7 +87,8 @@ def _norm_rows(
         values = tl.where(mask, values - centre[:, None], 0.0)
         left, squares = tl.reduce((values, values * values), 1, _both)
         left /= hidden
-        squares = tl.maximum(squares - left * left * hidden, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        # squares that overflow stay so, where inf less inf would be NaN
+        squares = tl.where(squares < float("inf"), tl.maximum(squares - left * left * hidden, 0.0), squares)
         values -= left[:, None]
         centre += left
     else:

@@ -225,10 +225,9 @@ class Audit:
         self._outcome(runner, "do_bench", _timed([1e3 * value for value in times]))
 
     def _rotation(self, runner: Runner) -> Callable[[], None]:
-        """One launch a call, on one buffer set after the other, as a graph has them."""
+        """One launch a call, on one buffer set after the other, as the graph has them."""
         assert runner.trial is not None
-        replay = runner.trial.replay
-        launches = itertools.cycle(replay.bound[: replay.each])
+        launches = itertools.cycle(runner.trial.replay.bound)
 
         def rotate() -> None:
             next(launches)()

@@ -249,8 +249,8 @@ class Study(_Section):
     small_memory: SmallMemory = Field(default=SmallMemory(), description="tier for small cards")
     l2_hidden: Hiddens = Field(default=[4096], description="hidden sizes of the l2 regime")
     l2_bytes: _Whole = Field(
-        # two buffer sets of x and y take 17 MB, a quarter of the L2 of an H200 (62.9 MB); with half of it, as in fp32
-        # until this was counted in elements, a launch takes up to 5 % longer or shorter by where the buffers lie
+        # two buffer sets of x and y take 17 MB, a quarter of the L2 of an H200 (62.9 MB), those of a residual op twice
+        # as much; with half of it, as in fp32 while this was counted in elements, where they lie is worth up to 5 %
         default=2**22,
         ge=1,
         description="bytes per tensor in the l2 regime, whatever the dtype; rows = l2_bytes // bytes of a row",

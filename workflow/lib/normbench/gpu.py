@@ -28,6 +28,7 @@ Launch = Callable[[], dict[str, Any]]
 MOST_SETS = 1 << 14  # of 15 KB each on an H200; a point below that cannot leave L2 in any sensible number of launches
 STREAM_SETS = 4  # at least: where a buffer lies in memory is worth up to 1 % on an H200, and several average it
 RESIDENT_SETS = 2  # that a sample rotates over where L2 holds them
+MANY_TURNS = 16  # rotations in one graph: then they are of sets that L2 holds, and launches of a few microseconds
 LARGE_SET_BYTES = 1 << 33  # from here on a buffer covers so much of the memory that its place averages itself
 # A set this many times as large as L2 rotates alone: what a launch leaves there is at most a hundredth of what the next
 # one moves, and it is the end of the set, where the next one, which goes the same way, comes last. At 32768 x 65535 in
@@ -61,8 +62,8 @@ class Replay(Protocol):
         """What the next sample is of: itself, or where there are several graphs the next one of them."""
 
     def lead_in(self) -> None:
-        """The end of a rotation, or all of a graph of several, untimed: what the L2 cache holds, and has yet to write
-        back, is then this contender's own and not its predecessor's."""
+        """The end of a rotation, or all of a graph of many short launches, untimed: what the L2 cache holds, and has
+        yet to write back, is then this contender's own and not its predecessor's."""
 
 
 def lacks_memory(error: BaseException | None) -> bool:
@@ -107,7 +108,7 @@ class CudaGraph:
         # an H200, so a graph of many short launches, which goes round its sets again and again, leads itself in.
         # The sets of a streaming rotation are together four times as large as L2, so the last quarter fills it.
         quarter = math.ceil(len(self.bound) / 4)
-        if self.launches > len(self.bound) or quarter == self.launches:
+        if self.launches >= MANY_TURNS * len(self.bound) or quarter == self.launches:
             return self.graph
         # temporaries of the two graphs share one pool: they are never replayed at once, and outputs stay taken in it
         return self.record(self.bound[-quarter:], quarter, self.graph.pool())[0]
@@ -119,6 +120,7 @@ class Places:
     def __init__(self, graphs: Sequence[CudaGraph]) -> None:
         self.graphs = graphs
         self.launches, self.each = graphs[0].launches, graphs[0].each
+        assert self.launches >= MANY_TURNS * self.each, "each leads itself in"
         self._turns = itertools.cycle(graphs)
 
     @property
@@ -208,6 +210,7 @@ class CudaGpu:
             for launch in launches:
                 launch()
         each = each or len(launches)
+        assert len(launches) % each == 0
         groups = [launches[first : first + each] for first in range(0, len(launches), each)]
         graphs = [self._graph(group, count) for group in groups]
         return graphs[0] if len(graphs) == 1 else Places(graphs)
@@ -259,7 +262,7 @@ class CudaGpu:
         with self.on_stream():
             for index in orders[0] if several else ():
                 replays[index].lead_in()  # captured at its first call, so not between samples
-            last = replays[orders[0][0]].turn()
+            last = replays[orders[0][0]]
             last.replay()  # a GPU that was idle takes 5 % longer for the first
             observer.before()
             for order in orders:

@@ -49,7 +49,7 @@ class Failure(Exception):
 
 @dataclass
 class Trial:
-    """A captured contender. ``expected`` are the answers of the two checks: of the first set, and of the second set, or
+    """A captured contender. ``expected`` are the answers of the two checks: of the first set, and of the last set, or
     of the first once more where it is alone, with its inputs exchanged.
 
     errors: of the checks it has passed, the larger errors and the weaker contracts; remark: the first thing that one of
@@ -87,7 +87,7 @@ class Trial:
         Raises:
             Failure: the output is wrong, was not written, or something else was.
         """
-        place = min(index, len(self.sets) - 1)
+        place = len(self.sets) - 1 if index else 0
         with self.sets[place].exchanged() if index else contextlib.nullcontext():
             verdict = self._judged(place, self.expected[index])
         found = columns(verdict)
