@@ -32,7 +32,7 @@ from normbench.worker import Session
 ROUNDS_A_BLOCK = 5
 # Pairs of buffer sets that samples take by turns where L2 holds them: where they lie is worth 2 % there. As many as
 # rounds that a comparison resamples together, so that each block of these has seen all.
-PLACES = 5
+PLACES = ROUNDS_A_BLOCK
 TURNS_OF_A_SUSPECT = 50  # alone, before it may race again: twice the rounds of most races
 MIN_ROUNDS = 25  # five blocks for the bootstrap of a comparison, and for nearly everybody a narrow interval
 

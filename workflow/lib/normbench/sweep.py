@@ -26,14 +26,10 @@ def points(study: config.Study, memory_bytes: int | None = None) -> list[Point]:
     semantics = {op: _semantics(study, ops.OPS[op]) for op in study.ops}
     of_rows = [op for op in study.ops if not ops.OPS[op].scale]
     regimes = [regime for regime in study.regimes if regime != wide.REGIME]
-    shapes = {
-        (regime, dtype): list(_shapes(study, regime, dtype, memory_bytes))
-        for regime, dtype in itertools.product(regimes, study.dtypes)
-    }
     found = [
         Point(op, dtype, rows, hidden, regime, semantics[op])
         for regime, op, dtype in itertools.product(regimes, of_rows, study.dtypes)
-        for rows, hidden in shapes[regime, dtype]
+        for rows, hidden in _shapes(study, regime, dtype, memory_bytes)
     ]
     return found + list(_scaled(study)) + (_wide(study, semantics) if wide.REGIME in study.regimes else [])
 
