@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 from normbench import kernelfile, ops
@@ -74,6 +75,7 @@ def cases() -> list[tuple[Point, str]]:
     found += [(Point("layernorm", "fp32", 1, hidden), "constant") for hidden in (256, 1023, 4096)]
     found += [(Point("layernorm", "fp32", 1, hidden), "count up") for hidden in (3, 17)]
     found.append((Point("layernorm", "fp32", 1, 1536), "three plus minus one"))
+    found.append((Point("layernorm", "fp32", 1, 65536), "far start"))
     return found
 
 
@@ -87,6 +89,8 @@ def values(point: Point, kind: str) -> Any:
         return torch.arange(1.0, point.hidden + 1).expand(shape) + (9 if point.hidden == 3 else 0)
     if kind == "three plus minus one":
         return 3 + torch.tensor([1.0, -1.0]).repeat(point.hidden // 2).expand(shape)
+    if kind == "far start":  # the mean is 64 standard deviations from that of the first 16
+        return torch.randn(shape, dtype=torch.float64) + 1e3 * (torch.arange(point.hidden) < 16)
     offset = float(kind.split()[1]) if kind.startswith("offset") else 0.0
     return torch.randn(shape, dtype=torch.float64) + offset
 
@@ -160,9 +164,31 @@ def run_case(kernel: kernelfile.Kernel, module: Any, point: Point, kind: str, na
     return None
 
 
+def tree(reduction: Any, values: tuple[Any, ...]) -> list[Any]:
+    """A reduction in halves, as on hardware. The interpreter takes one value after the other: slow, and rounds more."""
+    assert reduction.axis is not None
+    assert not reduction.keep_dims
+    dtypes = [value.dtype for value in values]
+    parts = [value.handle.data for value in values]
+    while parts[0].shape[reduction.axis] > 1:
+        halves = [numpy.split(part, 2, reduction.axis) for part in parts]
+        sides = [
+            reduction.to_tensor(half[side], kind) for side in (0, 1) for half, kind in zip(halves, dtypes, strict=True)
+        ]
+        parts = [found.handle.data for found in reduction.combine_fn.fn(*sides)]
+    flat = [part.squeeze(reduction.axis) for part in parts]
+    return [
+        reduction.to_tensor(part if part.shape else part.item(), kind) for part, kind in zip(flat, dtypes, strict=True)
+    ]
+
+
 def main() -> None:
     """In the interpreter's process: print what is wrong, by kernel, point and variant, as JSON."""
+    from triton.runtime import interpreter
+
     from normbench.contenders import load_module
+
+    interpreter.ReduceOps.generic_reduce = tree
 
     wrong = []
     for stem in filter(interpretable, STEMS):

@@ -1,5 +1,5 @@
 # /// kernel
-# summary = "Triton: one program a row, in chunks; moments merged chunk by chunk."
+# summary = "Triton: one program a row, in chunks, walked once for the statistics and once to write."
 # ops = ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm", "l1norm", "l2norm"]
 # dtypes = ["fp32", "fp16", "bf16"]
 # where = [
@@ -13,12 +13,12 @@
 # num_warps = [4, 8, 16]
 # ///
 # Decomposition: one program a row that walks it in chunks, once for the statistics and once to write; so any hidden
-# size is served with the registers of one chunk. The second walk goes backwards: the chunks that were read last are
-# still in cache.
-# Statistics: each chunk in two passes over registers, one reduction each, as triton_row, and the chunks merged by
-# weight (Chan, Golub and LeVeque 1983). A chunk's mean is exact up to the rounding of what is left of it, and the merge
-# adds only differences of means, so a constant row gives beta to 1e-6 and an offset costs no more than the rounding of
-# the mean. Norms without a mean add squares, or magnitudes.
+# size is served with the registers of one chunk, and not even a chunk is kept where one is the row: it is read again
+# from cache, and more rows are under way. The second walk goes backwards: what was read last is still in cache.
+# Statistics: one walk and one reduction of it, of the distances from a pivot and of their squares, each element of a
+# chunk a chain of its own. The pivot is the mean of the first 16 elements. Where the mean turns out further from it
+# than the standard deviation, which would cost digits, the walk is done once more from there; what is then left of the
+# mean is taken away (Chan, Golub and LeVeque 1983). Norms without a mean add squares, or magnitudes.
 # Numerics: fp32; eps inside the root; one rounding at the end, with the cast order llama also one before gamma.
 # Boundaries: places past the end are masked in every load and store and never enter a sum; where chunks fill the row
 # the compiler knows that there are none. Row strides are arguments and row offsets 64-bit.
@@ -52,6 +52,46 @@ def _both(a, b, c, d):
 
 
 @triton.jit
+def _sums(
+    x,
+    residual,
+    total,
+    hidden,
+    pivot,
+    CENTRED: tl.constexpr,
+    L1: tl.constexpr,
+    ADD: tl.constexpr,
+    ROUND: tl.constexpr,
+    WHOLE: tl.constexpr,
+    ONCE: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Sums of one walk: the distances from ``pivot`` (0 without a mean), and their squares or magnitudes."""
+    columns = tl.arange(0, CHUNK)
+    first = tl.zeros((CHUNK,), dtype=tl.float32)
+    second = tl.zeros((CHUNK,), dtype=tl.float32)
+    for start in range(0, CHUNK if ONCE else hidden, CHUNK):
+        inside = columns < (CHUNK if WHOLE else hidden - start)
+        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, False)
+        if CENTRED:
+            values = tl.where(inside, values - pivot, 0.0)
+            first += values
+        second += tl.abs(values) if L1 else values * values
+    if CENTRED:
+        found = tl.reduce((first, second), 0, _both)
+    else:
+        found = (pivot, tl.sum(second, axis=0))
+    return found
+
+
+@triton.jit
+def _about_mean(left, squares, hidden):
+    """The mean less the pivot, and the squares of the distances from the mean; squares that overflowed stay so."""
+    left /= hidden
+    return left, tl.where(squares < float("inf"), tl.maximum(squares - left * left * hidden, 0.0), squares)
+
+
+@triton.jit
 def _norm_loop(
     x,
     residual,
@@ -78,6 +118,7 @@ def _norm_loop(
     MEAN: tl.constexpr,
     RSTD: tl.constexpr,
     WHOLE: tl.constexpr,
+    ONCE: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -87,41 +128,31 @@ def _norm_loop(
         residual += row * x_stride
         total += row * y_stride
     columns = tl.arange(0, CHUNK)
-    centre = tl.zeros((), dtype=tl.float32)
-    low = tl.zeros((), dtype=tl.float32)
-    squares = tl.zeros((), dtype=tl.float32)
-    for start in range(0, hidden, CHUNK):
-        inside = columns < (CHUNK if WHOLE else hidden - start)
-        values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, False)
-        if CENTRED:
-            count = tl.minimum(hidden - start, CHUNK).to(tl.float32)
-            first = tl.sum(values, axis=0) / count
-            values = tl.where(inside, values - first, 0.0)
-            left, own = tl.reduce((values, values * values), 0, _both)
-            left /= count
-            own = tl.where(own < float("inf"), tl.maximum(own - left * left * count, 0.0), own)
-            # the mean so far is centre + low, that of the chunk first + left
-            weight = count / (start + count)
-            delta = (first - centre) + (left - low)
-            step = low + delta * weight
-            squares += delta * delta * start * weight
-            # the first chunk starts from its own mean: 0 + first would lose `left`
-            step = tl.where(start == 0, left, step)
-            base = tl.where(start == 0, first, centre)
-            centre = base + step
-            added = centre - base
-            low = (base - (centre - added)) + (step - added)
-        else:
-            own = tl.sum(tl.abs(values) if L1 else values * values, axis=0)
-        squares += own
+    pivot = tl.zeros((), dtype=tl.float32)
+    if CENTRED:
+        near = tl.arange(0, 16)
+        few = tl.minimum(hidden, 16)
+        pivot = tl.sum(_chunk(x, residual, total, near, near < few, ADD, ROUND, False) / few, axis=0)
+    left, squares = _sums(x, residual, total, hidden, pivot, CENTRED, L1, ADD, ROUND, WHOLE, ONCE, CHUNK)
+    centre, low = pivot, tl.zeros((), dtype=tl.float32)
+    if CENTRED:
+        left, squares = _about_mean(left, squares, hidden)
+        if left * left * hidden > squares:  # the pivot was far off
+            pivot += left
+            left, squares = _sums(x, residual, total, hidden, pivot, CENTRED, L1, ADD, ROUND, WHOLE, ONCE, CHUNK)
+            left, squares = _about_mean(left, squares, hidden)
+        # the mean is pivot + left, as the sum of two floats
+        centre = pivot + left
+        added = centre - pivot
+        low = (pivot - (centre - added)) + (left - added)
     if L1:
         scale = hidden / squares
     elif L2:
         scale = 1.0 / tl.sqrt(squares)
     else:
         scale = 1.0 / tl.sqrt(squares / hidden + eps)
-    for back in range(0, hidden, CHUNK):
-        start = (hidden - 1) // CHUNK * CHUNK - back
+    for back in range(0, CHUNK if ONCE else hidden, CHUNK):
+        start = 0 if ONCE else (hidden - 1) // CHUNK * CHUNK - back
         inside = columns < (CHUNK if WHOLE else hidden - start)
         values = _chunk(x, residual, total, start + columns, inside, ADD, ROUND, True)
         if CENTRED:
@@ -171,6 +202,7 @@ def launch(t, chunk, num_warps):
         MEAN=t.mean is not None,
         RSTD=t.rstd is not None,
         WHOLE=t.hidden % chunk == 0,
+        ONCE=t.hidden <= chunk,
         CHUNK=chunk,
         num_warps=num_warps,
     )
