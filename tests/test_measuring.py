@@ -366,6 +366,32 @@ def test_a_slow_contender_is_slow() -> None:
     assert ratio == pytest.approx(2, rel=0.01)
 
 
+@pytest.mark.parametrize(("regime", "forgotten"), [("stream", 1), ("latency", racing.ROUNDS_A_BLOCK)])
+def test_what_goes_ahead_of_a_race_is_in_no_sample_and_no_clock(
+    regime: str, forgotten: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = fake()
+    kept, calls = gpu.time_rounds, []
+
+    def rounds(replays: Any, orders: Any, observer: Any) -> list[list[float]]:
+        calls.append((len(orders), observer))
+        slow = 2.0 if len(calls) == 1 else 1.0
+        return [[slow * value for value in samples] for samples in kept(replays, orders, observer)]
+
+    monkeypatch.setattr(gpu, "time_rounds", rounds)
+    found = work_off(race_task(point(regime=regime), (ROW, EAGER), study={**STUDY, "race_ms": 1.0}), gpu).by(
+        "contender"
+    )
+
+    samples = found["triton_row"]["samples_us"]
+    assert len(samples) == racing.MIN_ROUNDS
+    assert max(samples) < 1.5 * min(samples)
+    first, *later = calls
+    assert first[0] == forgotten
+    assert len({id(observer) for _, observer in later}) == 1
+    assert first[1] is not later[0][1]
+
+
 def test_only_who_is_not_known_well_enough_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The noisy one gets the rest of the budget; the others stop once their medians are known."""
     gpu = fake()

@@ -140,7 +140,7 @@ def test_a_reduction_is_told_apart_in_all_rounds_of_its_contender(monkeypatch: p
     monkeypatch.setattr(gpu, "_sample", sample)
     row = race(gpu=gpu, race_ms=50_000.0).by("contender")["triton_bwd"]
 
-    assert len(timed) == row["n_samples"] > racing.MIN_ROUNDS
+    assert len(timed) - 1 == row["n_samples"] > racing.MIN_ROUNDS  # one round goes ahead and is forgotten
 
 
 def test_launches_that_cannot_be_captured_without_the_reduction_cost_no_row(monkeypatch: pytest.MonkeyPatch) -> None:

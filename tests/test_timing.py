@@ -178,6 +178,37 @@ def test_without_nvml_every_clock_is_null() -> None:
     assert observer.shared() is None
 
 
+class Clock:
+    """Reads one value after the other."""
+
+    def __init__(self, *mhz: float | None) -> None:
+        self.left = list(mhz)
+
+    def mark(self, index: int) -> None:
+        pass
+
+    def mhz(self) -> float | None:
+        return self.left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("compared", "read", "mhz"),
+    [
+        (None, (1980.0, 1960.0, 1800.0), 1960),
+        (2, (1980.0, 1960.0, 1800.0, 1800.0), 1970),  # who stays longer in a race sets the clock of what is left of it
+        (2, (None, 1960.0, 1800.0), 1960),
+    ],
+)
+def test_the_clock_inside_is_that_of_the_windows_to_be_compared(
+    compared: int | None, read: tuple[float | None, ...], mhz: float
+) -> None:
+    observer = Observer(None, Clock(*read), compared)
+    for _ in read:
+        observer.finished()
+
+    assert observer.summary()["sm_clock_gpu_mhz"] == mhz
+
+
 def test_a_refused_reading_is_null_and_the_others_stay() -> None:
     """T11."""
     found = watched({"sm_mhz": None, "power_w": 300.0}, {"sm_mhz": None, "power_w": 320.0})

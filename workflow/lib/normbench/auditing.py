@@ -210,7 +210,7 @@ class Audit:
         orders = [[*range(len(replays))] if number % 2 else [*range(len(replays))][::-1] for number in range(ROUNDS)]
         for one, found in zip(timed, self.gpu.time_rounds(replays, orders, observer), strict=True):
             one.samples += found
-            one.clocks[OWN] += observer.inside
+            one.clocks[OWN] += observer.inside()
 
     def _do_bench(self, runner: Runner) -> None:
         if isinstance(self.gpu, FakeGpu):

@@ -17,16 +17,19 @@ COUNTED = {
 
 
 class Observer:
-    """Collects readings of one window.
+    """Collects readings of one window, or of several.
 
     nvml: a device.Nvml, or None where there is none: then its columns are null. clock: a streams.SmClock or None.
+    compared: the SM clock read inside the GPU is that of so many windows, the first ones; None: of all. A kernel sets
+    the clock it runs at, on an H200 1800 to 1980 MHz, so two races can be compared by windows of the same kernels only.
     """
 
-    def __init__(self, nvml: Any | None, clock: Any | None = None) -> None:
+    def __init__(self, nvml: Any | None, clock: Any | None = None, compared: int | None = None) -> None:
         self.nvml = nvml
         self.clock = clock
+        self.compared = compared
         self.readings: list[dict[str, float | None]] = []
-        self.inside: list[float] = []
+        self._inside: list[float | None] = []
 
     def before(self) -> None:
         """Called in stream order ahead of the first sample."""
@@ -41,9 +44,7 @@ class Observer:
     def finished(self) -> None:
         """Called when the window's work is done."""
         self.look()
-        mhz = self.clock.mhz() if self.clock is not None else None
-        if mhz is not None:
-            self.inside.append(mhz)
+        self._inside.append(self.clock.mhz() if self.clock is not None else None)
 
     def look(self) -> None:
         if self.nvml is not None:
@@ -60,7 +61,11 @@ class Observer:
         union: int | None = 0 if reasons else None
         for value in reasons:
             union = (union or 0) | value
-        return found | {"throttle_reasons": union, "sm_clock_gpu_mhz": _statistic("p50", self.inside)}
+        return found | {"throttle_reasons": union, "sm_clock_gpu_mhz": _statistic("p50", self.inside())}
+
+    def inside(self) -> list[float]:
+        """SM clocks (MHz) read inside the GPU, one of each window long enough to read it."""
+        return [mhz for mhz in self._inside[: self.compared] if mhz is not None]
 
     def shared(self) -> bool | None:
         """Whether another process computes on the GPU now; None where NVML cannot tell."""

@@ -154,7 +154,7 @@ CLOCKS = (
     _c("sm_clock_mhz_min", pl.Float64, "MHz", "lowest SM clock NVML reported over the timed window"),
     _c("sm_clock_mhz_p50", pl.Float64, "MHz", "median SM clock over the timed window"),
     _c("sm_clock_mhz_max", pl.Float64, "MHz", "highest SM clock over the timed window"),
-    _c("sm_clock_gpu_mhz", pl.Float64, "MHz", "SM clock read inside the GPU: clock64 over globaltimer"),
+    _c("sm_clock_gpu_mhz", pl.Float64, "MHz", "SM clock from counters inside the GPU; of a race, while all took part"),
     _c("mem_clock_mhz_p50", pl.Float64, "MHz", "median memory clock over the timed window"),
     _c("power_w_p50", pl.Float64, "W", "median board power; NVML refreshes it every 100 ms"),
     _c("temp_c_max", pl.Float64, "C", "highest GPU temperature over the timed window"),
