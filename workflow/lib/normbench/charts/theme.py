@@ -87,6 +87,7 @@ def config(ink: str, faint: str, grid: str, ground: str | None, font: str = "sys
         "legend": guide
         | {
             "orient": "bottom",
+            "columns": 8,
             "title": None,
             "labelFontSize": 12,
             "symbolSize": 90,
