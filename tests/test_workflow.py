@@ -234,8 +234,11 @@ class Watched:
 
     @property
     def pairs(self) -> set[tuple[Sight, Sight]]:
-        """All that were at work at the same time for longer than a process takes to end, which is two looks."""
-        lasting = (before & after for before, after in itertools.pairwise(self.looks))
+        """All that were at work at the same time for longer than a process takes to end, which is three looks.
+
+        It gives its cores back first, and a busy host needs a while to take its libraries down.
+        """
+        lasting = map(frozenset.intersection, self.looks, self.looks[1:], self.looks[2:])
         return {pair for look in lasting for pair in itertools.combinations(look, 2)}
 
 
