@@ -76,6 +76,7 @@ def cases() -> list[tuple[Point, str]]:
     found += [(Point("layernorm", "fp32", 1, hidden), "count up") for hidden in (3, 17)]
     found.append((Point("layernorm", "fp32", 1, 1536), "three plus minus one"))
     found.append((Point("layernorm", "fp32", 1, 65536), "far start"))
+    found += [(Point("layernorm", "fp32", 1, 1024), "two halves"), (Point("layernorm", "fp32", 1, 4096), "large start")]
     return found
 
 
@@ -89,6 +90,11 @@ def values(point: Point, kind: str) -> Any:
         return torch.arange(1.0, point.hidden + 1).expand(shape) + (9 if point.hidden == 3 else 0)
     if kind == "three plus minus one":
         return 3 + torch.tensor([1.0, -1.0]).repeat(point.hidden // 2).expand(shape)
+    # squares that fit about the mean, and not about the first 16
+    if kind == "two halves":
+        return 5.5e17 * torch.tensor([-1.0, 1.0]).repeat_interleave(point.hidden // 2).expand(shape)
+    if kind == "large start":
+        return 2.6e17 * torch.where(torch.arange(point.hidden) < 16, -1.0, 1.0).expand(shape)
     if kind == "far start":  # the mean is 64 standard deviations from that of the first 16
         return torch.randn(shape, dtype=torch.float64) + 1e3 * (torch.arange(point.hidden) < 16)
     offset = float(kind.split()[1]) if kind.startswith("offset") else 0.0

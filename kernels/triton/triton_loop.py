@@ -25,7 +25,8 @@
 # Residual: added in fp32 and kept so, or as rounded for the sum that is handed out; both are read again for the second
 # walk, which writes the sum. y may be x, and sum may be residual.
 # Saved tensors: mean and rstd in fp32 where they are given.
-# Known limits: the row is read twice, the second time from L2 only while the rows in flight fit there.
+# Known limits: the row is read twice, three times where the pivot was far off; after the first time from L2 only while
+# the rows in flight fit there.
 
 import triton
 import triton.language as tl
@@ -137,7 +138,8 @@ def _norm_loop(
     centre, low = pivot, tl.zeros((), dtype=tl.float32)
     if CENTRED:
         left, squares = _about_mean(left, squares, hidden)
-        if left * left * hidden > squares:  # the pivot was far off
+        # the pivot was far off, or the squares about it overflowed, which those about the mean need not
+        if left * left * hidden > tl.where(squares < float("inf"), squares, -1.0):
             pivot += left
             left, squares = _sums(x, residual, total, hidden, pivot, CENTRED, L1, ADD, ROUND, WHOLE, ONCE, CHUNK)
             left, squares = _about_mean(left, squares, hidden)
