@@ -238,6 +238,55 @@ def test_a_row_too_many_or_too_few_in_a_warp_is_seen(right: str, wrong: str, tmp
     assert problems(kernel, sharing_jobs(kernel), tmp_path)
 
 
+def bulk_jobs(kernel: kernelfile.Kernel) -> list[Job]:
+    """Rows that come by bulk copies: some that all warps have a share of, some that leave warps without."""
+    shapes: tuple[tuple[int, int, dict[str, Any]], ...] = (
+        (30, 520, {"residual": "fp32"}),
+        (17, 1023, {"stats": False}),
+        (11, 2049, {}),
+        (14, 4096, {"gamma": False}),
+        (9, 6152, {}),
+    )
+    draw = random.Random(kernel.stem)
+    found = []
+    for op, dtype, (rows, hidden, changes) in itertools.product(kernel.ops, kernel.dtypes, shapes):
+        point = Point(op, dtype, rows, hidden, semantics=Semantics(**changes))
+        aligned = kernelfile.pitch_alignment(point)
+        names = kernelfile.launch_names(point, 90, SM_COUNT, aligned) | {"blocks_per_sm": 1, "clusters": 3}
+        variants = kernel.variants([*BLOCKS, *LARGER], names)
+        bulk = [one for one in variants if one["bulk"] and one["slices"] == 0 and not one.get("at_once")]
+        for variant in draw.sample(bulk, min(4, len(bulk))):
+            found.append(Job(point, "normal", {}, names | variant, variant))
+    return found
+
+
+@needs_compiler
+@pytest.mark.parametrize("stem", ["persistent_bwd", "cluster_bwd"])
+def test_rows_by_bulk_copies_agree_with_float64(stem: str, tmp_path: Path) -> None:
+    kernel = kernelfile.load(ROOT / "kernels" / "backward" / f"{stem}.cu")
+    jobs = bulk_jobs(kernel)
+    assert {job.variant["depth"] for job in jobs} == {3, 4}
+    assert {job.point.dtype for job in jobs} == set(kernel.dtypes)
+    assert problems(kernel, jobs, tmp_path) == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("stem", ["persistent_bwd", "cluster_bwd"])
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        ("gradient.cuh", "if (busy) arrivals.wait(stage);", ""),
+        ("gradient.cuh", "if constexpr (BULK) __syncwarp();", ""),
+        ("arrivals.cuh", "parity ^= 1u << place;", ""),
+        ("gradient.cuh", "barrier_expect(barrier, 2 * bytes);", "barrier_expect(barrier, bytes);"),
+    ],
+    ids=["not waited for", "over a row in use", "a phase that is over", "x alone expected"],
+)
+def test_a_fault_of_bulk_copies_is_seen(stem: str, file: str, right: str, wrong: str, tmp_path: Path) -> None:
+    kernel = kernelfile.load(planted(tmp_path, f"common/{file}", right, wrong) / "backward" / f"{stem}.cu")
+    assert problems(kernel, bulk_jobs(kernel), tmp_path)
+
+
 PLANTED = [
     # of which kernel, in which file, the text, what takes its place, and what that is
     ("naive_bwd", "backward/naive_bwd.cu", "    __syncthreads();\n", "", "no barrier between the warps' sums"),
@@ -281,8 +330,8 @@ PLANTED = [
     (
         "persistent_bwd",
         "common/gradient.cuh",
-        "wait<2>(depth);",
-        "wait<1>(depth);",
+        "wait<2>(depth, other);",
+        "wait<1>(depth, other);",
         "a row before it has come",
     ),
     (

@@ -80,7 +80,8 @@ atomic_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restric
         if (blockIdx.x == 0) plain_rows<NORM>(work, meeting, all, 0, 1);
         return;
     }
-    Walk<NORM, VECS, false, T, W, Meeting<0>> walk(work, meeting, launch_memory(), blockIdx.x);
+    Arrivals<false> arrivals(nullptr);
+    Walk<NORM, VECS, false, false, T, W, Meeting<0>> walk(work, meeting, arrivals, launch_memory(), blockIdx.x);
     if (walk.span.body > VECS * static_cast<int>(blockDim.x)) __trap();  // rather than a row cut short
     walk.rows(blockIdx.x, gridDim.x, DEPTH);
 #pragma unroll

@@ -11,7 +11,9 @@
 //     "vecs < 5 or (x_bytes == 2 and op == 'layernorm_bwd' and odd == 1)",
 //     "block > 128 or (vecs, cluster) == (4, 2)",
 //     "cluster < 16 or arch in (90, 100)",
-//     "depth * vecs * block * 32 + 16448 <= (230400 if arch in (90, 100, 103) else 99328)",
+//     # bulk copies where those were timed faster
+//     "bulk == 0 or (odd == 1 and vecs == 4)",
+//     "depth * vecs * block * 32 + 16448 + 512 * bulk <= (230400 if arch in (90, 100, 103) else 99328)",
 //     # 16-byte boundaries where rows have them
 //     "(odd == 0) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",
 //     # the threads must hold the row, not with half of them idle, nor in the largest cluster where a smaller one does
@@ -30,6 +32,7 @@
 // cluster = [2, 4, 8, 16]  # blocks a row
 // vecs = [2, 4, 5]         # 16-byte vectors of a row that a thread has
 // odd = [0, 1]             # rows may begin and end between 16-byte boundaries
+// bulk = [0, 1]            # how rows come to the ring: by each thread's copies or by one bulk copy a warp
 // depth = [3, 4]           # rows in the ring, of which two are being used
 // slices = [0, 60]         # of the rows, one a cluster; 0: as many as there are clusters at a time
 //
@@ -38,11 +41,11 @@
 // count = "16"
 //
 // [[launches]]
-// name = "cluster_bwd<{T}, {W}, {NORM}, {vecs}, {odd}>"
+// name = "cluster_bwd<{T}, {W}, {NORM}, {vecs}, {odd}, {bulk}>"
 // grid = "cluster * even(rows, slices or clusters)"
 // block = "block"
 // cluster = "cluster"
-// smem = "depth * vecs * block * 32 + 16448"
+// smem = "depth * vecs * block * 32 + 16448 + 512 * bulk"
 // args = ["x", "dy", "residual", "gamma", "mean", "rstd", "dx", "dbeta", "partial", "count", "rows", "hidden", "x_stride", "y_stride", "eps", "depth"]
 //
 // [[launches]]
@@ -82,7 +85,7 @@ constexpr int most_threads(int norm, int vecs, int odd) {
     return odd && norm == LAYERNORM && vecs > 2 && sizeof(T) == 2 ? 384 : 512;
 }
 
-template <typename T, typename W, int NORM, int VECS, int ODD>
+template <typename T, typename W, int NORM, int VECS, int ODD, int BULK>
 __global__ void __launch_bounds__(most_threads<T>(NORM, VECS, ODD), 1)
 cluster_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
             const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
@@ -91,7 +94,9 @@ cluster_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restri
     constexpr int MAILS = ClusterMeeting::MAILS;
     static_assert(MAILS * sizeof(Cluster::Mail) == 16448, "the header asks for it");
     Cluster::Mail* const mails = reinterpret_cast<Cluster::Mail*>(launch_memory());
-    uint4* const ring = reinterpret_cast<uint4*>(mails + MAILS);
+    uint4* const barriers = reinterpret_cast<uint4*>(mails + MAILS);
+    uint4* const ring = Arrivals<BULK>::after(barriers);
+    Arrivals<BULK> arrivals(barriers);
     ClusterMeeting meeting = ClusterMeeting::arrive(mails);
     const int first = cluster_index(), clusters = cluster_count();
     const Backward<T, W> work{x, dy, residual, gamma, mean, rstd, dx, rows, hidden, x_stride, y_stride, eps};
@@ -112,7 +117,7 @@ cluster_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restri
     const auto rows_of = [&](long long begin, long long step, long long end, int number) {
         Backward<T, W> some = work;
         some.rows = end;
-        Walk<NORM, VECS, ODD, T, W, ClusterMeeting> walk(some, meeting, ring, begin);
+        Walk<NORM, VECS, ODD, BULK, T, W, ClusterMeeting> walk(some, meeting, arrivals, ring, begin);
         if (walk.span.body > VECS * meeting.size()) __trap();  // rather than a row cut short
         walk.rows(begin, step, depth);
         hand_in(walk, slice(number));

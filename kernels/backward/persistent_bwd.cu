@@ -9,7 +9,10 @@
 //     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 4), (0, 5))",
 //     "w_bytes == x_bytes or (lanes, vecs, odd) == (0, 2, 1)",
 //     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 384)",
-//     "depth * vecs * block * 32 <= (230400 if arch in (90, 100, 103) else 164864 if arch in (80, 87) else 99328)",
+//     # bulk copies where those were timed faster
+//     "bulk == 0 or (arch >= 90 and w_bytes == x_bytes)",
+//     "bulk == 0 or ((lanes, vecs) == (0, 4) and (x_bytes == 4 or (odd == 0 and block == 384))) or (lanes, odd, op) == (32, 1, 'rmsnorm_bwd')",
+//     "depth * vecs * block * 32 + 512 * bulk <= (230400 if arch in (90, 100, 103) else 164864 if arch in (80, 87) else 99328)",
 //     # 16-byte boundaries where rows have them
 //     "odd == 1 or (aligned >= 16 and hidden * x_bytes % 16 == 0)",
 //     "odd == 0 or w_bytes != x_bytes or aligned < 16 or hidden * x_bytes % 16 > 0",
@@ -34,6 +37,7 @@
 // lanes = [0, 8, 16, 32]  # threads a row; 0: the whole block
 // vecs = [1, 2, 3, 4, 5]  # 16-byte vectors of a row that a thread has
 // odd = [0, 1]            # rows may begin and end between 16-byte boundaries
+// bulk = [0, 1]           # how rows come to the ring: by each thread's copies or by one bulk copy a warp (sm_90 on)
 // depth = [3, 4]          # rows in the ring, of which two are being used
 // slices = [0, 512]       # of the rows, one a block; 0: as many as there are resident blocks
 // at_once = [0, 2, 3, 4, 5, 6]  # blocks a multiprocessor, at most; 0: as many as are resident
@@ -43,10 +47,10 @@
 // count = "16"
 //
 // [[launches]]
-// name = "persistent_bwd<{T}, {W}, {NORM}, {lanes}, {vecs}, {odd}>"
+// name = "persistent_bwd<{T}, {W}, {NORM}, {lanes}, {vecs}, {odd}, {bulk}>"
 // grid = "even(cdiv(rows * lanes, block) if lanes else rows, slices or sm_count * min(blocks_per_sm, at_once or blocks_per_sm), 16 // x_bytes if odd else 1)"
 // block = "block"
-// smem = "depth * vecs * block * 32"
+// smem = "depth * vecs * block * 32 + 512 * bulk"
 // args = ["x", "dy", "residual", "gamma", "mean", "rstd", "dx", "dbeta", "partial", "count", "rows", "hidden", "x_stride", "y_stride", "eps", "depth"]
 //
 // [[launches]]
@@ -98,7 +102,7 @@ constexpr int together(int norm, int vecs) {
     return sizeof(T) == 4 || vecs == 2 || (vecs == 3 && norm == RMSNORM) ? 4 : 3;
 }
 
-template <typename T, typename W, int NORM, int LANES, int VECS, int ODD>
+template <typename T, typename W, int NORM, int LANES, int VECS, int ODD, int BULK>
 __global__ void __launch_bounds__(most_threads<T>(LANES, VECS), LANES ? together<T>(NORM, VECS) : 1)
 persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
                const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
@@ -129,11 +133,13 @@ persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __res
     const long long earliest = blockIdx.x + static_cast<long long>(blocks) * leading;
     const long long first = blockIdx.x + static_cast<long long>(blocks) * group;
     Threads meeting(scratch);
-    Walk<NORM, VECS, ODD, T, W, Threads> walk(work, meeting, launch_memory(), first);
+    Arrivals<BULK> arrivals(launch_memory());
+    uint4* const ring = Arrivals<BULK>::after(launch_memory());
+    Walk<NORM, VECS, ODD, BULK, T, W, Threads> walk(work, meeting, arrivals, ring, first);
     if (walk.span.body > VECS * (LANES ? LANES : static_cast<int>(blockDim.x))) __trap();  // rather than a row cut short
     walk.rows(first, earliest, static_cast<long long>(blocks) * groups, depth);
     if constexpr (LANES > 0) {
-        hand_in_together<LANES>(walk, slice, reinterpret_cast<float*>(launch_memory()));
+        hand_in_together<LANES>(walk, slice, reinterpret_cast<float*>(ring));
     } else {
         hand_in(walk, slice);
     }

@@ -48,8 +48,8 @@ struct Kinds {
 };
 
 // Writes what one thread has, which no other thread of the row has too.
-template <int NORM, int VECS, bool ODD, typename T, typename W, typename Meeting>
-__device__ __forceinline__ void hand_in(const Walk<NORM, VECS, ODD, T, W, Meeting>& walk, const Slice& slice) {
+template <int NORM, int VECS, bool ODD, bool BULK, typename T, typename W, typename Meeting>
+__device__ __forceinline__ void hand_in(const Walk<NORM, VECS, ODD, BULK, T, W, Meeting>& walk, const Slice& slice) {
     constexpr int N = Span<T>::N;
     const auto vector = [](float* to, const float(&values)[N]) {
         if constexpr (ODD) {
@@ -75,8 +75,8 @@ __device__ __forceinline__ void hand_in(const Walk<NORM, VECS, ODD, T, W, Meetin
 
 // The same where LANES threads of a warp have a row, and so several groups of a block the same columns: the groups' sums are
 // added in their order. memory: N floats a thread, which nobody else uses any more.
-template <int LANES, int NORM, int VECS, bool ODD, typename T, typename W, typename Meeting>
-__device__ __forceinline__ void hand_in_together(const Walk<NORM, VECS, ODD, T, W, Meeting>& walk, const Slice& slice,
+template <int LANES, int NORM, int VECS, bool ODD, bool BULK, typename T, typename W, typename Meeting>
+__device__ __forceinline__ void hand_in_together(const Walk<NORM, VECS, ODD, BULK, T, W, Meeting>& walk, const Slice& slice,
                                                  float* memory) {
     constexpr int N = Span<T>::N;
     const int hidden = walk.work.hidden;

@@ -1,11 +1,12 @@
 // The backward pass of threads that stay: they keep to their columns, go over rows, and have a sum for every column of theirs.
 //
 // x and dy of the rows to come are on their way to a ring in shared memory, each thread's own vectors in its own places, so that
-// nobody waits for anybody to use them. A row is walked over twice: once for the two sums over the row that dx needs, and for the
+// nobody waits for anybody to use them; or, by bulk copies, each warp's in the same places. A row is walked over twice: once for the two sums over the row that dx needs, and for the
 // column sums; and once, when the threads have met, for dx. Where they are of several warps, the first walk over the next row
 // lies between the two, so that a meeting takes nobody's time: what is waited for was handed out a whole row before.
 #pragma once
 
+#include "common/arrivals.cuh"
 #include "common/hints_ptx.cuh"
 #include "common/meeting.cuh"
 #include "common/moments.cuh"
@@ -67,14 +68,16 @@ __device__ __forceinline__ float or_one(const W* gamma, int index) {
 
 // The rows first, first + step, ...: dx of this thread's columns, and their sums added to what is in `sums`.
 // All of these rows lie alike, and without ODD they begin and end on boundaries. memory: depth * 2 * VECS vectors a thread.
+// BULK: rows come by bulk copies, one of x and one of dy a warp, for whole warps that have a row or a part of one.
 // Every thread of a warp that has anything of a row works on VECS vectors: in those outside the row dy is 0, so that they add
 // nothing, and no branch keeps the compiler from mixing the work on one with that on the next.
-template <int NORM, int VECS, bool ODD, typename T, typename W, typename Meeting>
+template <int NORM, int VECS, bool ODD, bool BULK, typename T, typename W, typename Meeting>
 struct Walk {
     static constexpr int N = Span<T>::N;
     static constexpr int STRIDE = Meeting::STRIDE;
     // Where nobody need be met outside the warp and the registers are there, what the first walk made is kept for the second.
     static constexpr bool KEEP = Meeting::ALONE && !ODD && VECS * N <= 24;
+    static_assert(!BULK || !(Meeting::SHARED || KEEP), "what is kept may still be on its way to registers");
     // Where they are scarce, gamma is widened for each walk and not kept so.
     static constexpr bool NARROW = sizeof(W) == 2 && VECS * N >= (ODD || Meeting::TIGHT ? 32 : 40);
     // Where they are scarcest, a branch a vector does keep the work on one from that on the next.
@@ -83,6 +86,7 @@ struct Walk {
 
     const Backward<T, W>& work;
     Meeting& meeting;
+    Arrivals<BULK>& arrivals;
     Span<T> span;
     int at;            // this thread's first element
     bool busy;         // whether its warp has anything of the rows
@@ -93,8 +97,9 @@ struct Walk {
     float end_gamma;
     Sums<VECS, N> sums;
 
-    __device__ __forceinline__ Walk(const Backward<T, W>& work, Meeting& meeting, uint4* memory, long long first)
-        : work(work), meeting(meeting), mine(memory + threadIdx.x / 32 * (2 * VECS * 32) + threadIdx.x % 32) {
+    __device__ __forceinline__ Walk(const Backward<T, W>& work, Meeting& meeting, Arrivals<BULK>& arrivals, uint4* memory,
+                                    long long first)
+        : work(work), meeting(meeting), arrivals(arrivals), mine(memory + threadIdx.x / 32 * (2 * VECS * 32) + threadIdx.x % 32) {
         const int lane = meeting.vector(VECS);
         span = Span<T>::template of<ODD>(work.x + first * work.x_stride, work.hidden, lane);
         at = span.head + lane * N;
@@ -124,15 +129,27 @@ struct Walk {
         else copy_async_by(to, from, policy_keep());
     }
 
-    // Asks for a row. What is not in it stays as it is.
+    // Asks for a row. What is not in it stays as it is. BULK: every lane has used what it read in the row's places.
     __device__ __forceinline__ void request(bool exists, long long row, int stage) {
+        if constexpr (BULK) __syncwarp();
         if (exists) {
             const Place to = mine + stage * pitch;
             const long long ahead = row * work.x_stride;
             const T* const x = work.x + ahead + at;
             const T* const dy = work.dy + ahead + at;
             // a thread holds its vectors from the first one on: all of them as a rule, and then without questions
-            if (holds(VECS - 1)) {
+            if constexpr (BULK) {
+                if (busy && threadIdx.x % 32 == 0) {
+                    const int vectors = span.left < VECS * 32 ? span.left : VECS * 32;
+                    const unsigned bytes = vectors > 0 ? static_cast<unsigned>(vectors) * 16 : 0;
+                    unsigned long long* const barrier = arrivals.barriers + stage;
+                    barrier_expect(barrier, 2 * bytes);
+                    if (bytes > 0) {
+                        copy_bulk<!ODD>(to, x, bytes, barrier);
+                        copy_bulk<!ODD>(to + VECS * 32, dy, bytes, barrier);
+                    }
+                }
+            } else if (holds(VECS - 1)) {
 #pragma unroll
                 for (int p = 0; p < VECS; ++p) {
                     bring(to + p * 32, x + p * STRIDE * N);
@@ -153,7 +170,7 @@ struct Walk {
                 }
             }
         }
-        copy_commit();
+        if constexpr (!BULK) copy_commit();
     }
 
     // A row's statistics where they were saved, and this thread's element of its ends.
@@ -312,10 +329,12 @@ struct Walk {
         }
     }
 
-    // Waits for all rows but the latest `depth - USED`.
+    // Waits for the row at `stage`, which all but the latest `depth - USED` are.
     template <int USED>
-    static __device__ __forceinline__ void wait(int depth) {
-        if (depth == 3) copy_wait<3 - USED>();
+    __device__ __forceinline__ void wait(int depth, int stage) {
+        if constexpr (BULK) {
+            if (busy) arrivals.wait(stage);
+        } else if (depth == 3) copy_wait<3 - USED>();
         else copy_wait<4 - USED>();
     }
 
@@ -337,7 +356,7 @@ struct Walk {
         }
         if constexpr (KEEP) one_by_one(first, step, count, depth);
         else overlapped(first, step, count, depth);
-        copy_wait<0>();
+        if constexpr (!BULK) copy_wait<0>();
     }
 
     // A row's places are free as soon as its values are in registers: depth - 1 rows are on their way.
@@ -355,7 +374,7 @@ struct Walk {
         for (int left = count; left > 0; --left) {
             const bool exists = there(true, row);
             const Coming<T> coming = look(there(left > 1, row + step), row + step);
-            wait<1>(depth);
+            wait<1>(depth, stage);
             const Moments here = moments(now, stage);
             float kept_values[VECS][N], kept_g[VECS][N];
             float2 found = make_float2(0.0f, 0.0f);
@@ -394,7 +413,7 @@ struct Walk {
         for (int left = count; left >= 0; --left) {
             const int other = stage + 1 < depth ? stage + 1 : 0;
             const bool more = left > 0, begun = left < count;
-            wait<2>(depth);
+            if (!BULK || more) wait<2>(depth, other);
             Moments there = here;
             float2 found = make_float2(0.0f, 0.0f), total = found;
             if (more) {

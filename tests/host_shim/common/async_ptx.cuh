@@ -1,19 +1,16 @@
 // The same functions without PTX: what was copied is there when it was waited for, and not before.
 #pragma once
 
+#include "common/copy.cuh"
+
 namespace host {
 
 struct Copies {
-    struct Copy {
-        void* to;
-        const void* from;
-        std::size_t bytes;
-    };
     std::vector<std::vector<Copy>> groups{1};
 
     void wait(std::size_t left) {
         while (groups.size() > left + 1) {
-            for (const Copy& copy : groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
+            for (const Copy& copy : groups.front()) copy.make();
             groups.erase(groups.begin());
         }
     }
@@ -30,10 +27,7 @@ inline Copies& own_copies() {
 
 template <int BYTES>
 void copy_async(void* to, const void* from) {
-    for (const void* place : {static_cast<const void*>(to), from}) {
-        if (reinterpret_cast<std::uintptr_t>(place) % BYTES) throw std::logic_error("a copy off its alignment");
-    }
-    host::own_copies().groups.back().push_back({to, from, BYTES});
+    host::own_copies().groups.back().push_back(host::Copy::of<BYTES>(to, from, BYTES));
 }
 
 struct Place {

@@ -1,6 +1,7 @@
 // The same functions without PTX.
 #pragma once
 
+#include "common/copy.cuh"
 #include "common/memory.cuh"
 
 namespace host {
@@ -11,6 +12,7 @@ struct Barrier {
     unsigned arrivals = 1;  // that end a phase
     unsigned there = 0;     // of them
     long bytes = 0;  // expected, less those that have come
+    std::vector<Copy> coming;  // made for whoever waits
 
     void settle() {
         cluster->progress = true;
@@ -28,6 +30,15 @@ struct Barrier {
     void come(unsigned count) {
         bytes -= count;
         settle();
+    }
+
+    void bring() {
+        const std::vector<Copy> all = std::move(coming);
+        coming.clear();
+        for (const Copy& copy : all) {
+            copy.make();
+            come(static_cast<unsigned>(copy.bytes));
+        }
     }
 };
 
@@ -50,6 +61,9 @@ inline void barrier_expect(unsigned long long* barrier, unsigned bytes) {
 
 inline void barrier_wait(unsigned long long* barrier, unsigned parity) {
     host::Barrier& state = host::barriers.at(barrier);
-    while (state.ended % 2 == parity) host::give_turn();
+    while (state.ended % 2 == parity) {
+        state.bring();
+        if (state.ended % 2 == parity) host::give_turn();
+    }
     host::cluster->progress = true;
 }
