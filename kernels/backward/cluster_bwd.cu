@@ -11,8 +11,8 @@
 //     "vecs < 5 or (x_bytes == 2 and op == 'layernorm_bwd' and odd == 1)",
 //     "block > 128 or (vecs, cluster) == (4, 2)",
 //     "cluster < 16 or arch in (90, 100)",
-//     # bulk copies where those were timed faster
-//     "bulk == 0 or (odd == 1 and vecs == 4)",
+//     # bulk copies where those were timed faster, on sm_90 only
+//     "(bulk == 1) == (arch == 90 and odd == 1 and vecs == 4 and (x_bytes == 4 or op == 'rmsnorm_bwd'))",
 //     "depth * vecs * block * 32 + 16448 + 512 * bulk <= (230400 if arch in (90, 100, 103) else 99328)",
 //     # 16-byte boundaries where rows have them
 //     "(odd == 0) == (aligned >= 16 and hidden * x_bytes % 16 == 0)",

@@ -9,9 +9,11 @@
 //     "odd == 0 or (lanes, vecs) in ((32, 4), (0, 2), (0, 4), (0, 5))",
 //     "w_bytes == x_bytes or (lanes, vecs, odd) == (0, 2, 1)",
 //     "block == 128 if lanes else block <= (512 if vecs == 2 or x_bytes == 4 else 384)",
-//     # bulk copies where those were timed faster
-//     "bulk == 0 or (arch >= 90 and w_bytes == x_bytes)",
-//     "bulk == 0 or ((lanes, vecs) == (0, 4) and (x_bytes == 4 or (odd == 0 and block == 384))) or (lanes, odd, op) == (32, 1, 'rmsnorm_bwd')",
+//     # bulk copies where those were timed faster, on sm_90 only
+//     "bulk == 0 or (arch == 90 and w_bytes == x_bytes)",
+//     "bulk == 0 or (lanes, vecs, x_bytes) == (0, 4, 4) or (lanes, odd, op, x_bytes) == (32, 1, 'rmsnorm_bwd', 2) or (lanes, vecs, odd, block, op) == (0, 4, 0, 384, 'layernorm_bwd')",
+//     "bulk == 0 or odd == 1 or (hidden <= 4096 if x_bytes == 4 else hidden > 8192)",
+//     "bulk == 1 or arch != 90 or odd == 0 or ((lanes, vecs, x_bytes) != (0, 4, 4) and (lanes, op, x_bytes) != (32, 'rmsnorm_bwd', 2))",
 //     "depth * vecs * block * 32 + 512 * bulk <= (230400 if arch in (90, 100, 103) else 164864 if arch in (80, 87) else 99328)",
 //     # 16-byte boundaries where rows have them
 //     "odd == 1 or (aligned >= 16 and hidden * x_bytes % 16 == 0)",
@@ -37,7 +39,7 @@
 // lanes = [0, 8, 16, 32]  # threads a row; 0: the whole block
 // vecs = [1, 2, 3, 4, 5]  # 16-byte vectors of a row that a thread has
 // odd = [0, 1]            # rows may begin and end between 16-byte boundaries
-// bulk = [0, 1]           # how rows come to the ring: by each thread's copies or by one bulk copy a warp (sm_90 on)
+// bulk = [0, 1]           # how rows come to the ring: by each thread's copies or by one bulk copy a warp (sm_90)
 // depth = [3, 4]          # rows in the ring, of which two are being used
 // slices = [0, 512]       # of the rows, one a block; 0: as many as there are resident blocks
 // at_once = [0, 2, 3, 4, 5, 6]  # blocks a multiprocessor, at most; 0: as many as are resident
@@ -97,13 +99,14 @@ constexpr int most_threads(int lanes, int vecs) {
 // Blocks of 128 threads that share a multiprocessor where a warp has a row: as many as leave registers for the sums. Unasked,
 // ptxas took registers that cost a block, or spilled some bytes to have two more.
 template <typename T>
-constexpr int together(int norm, int vecs) {
+constexpr int together(int norm, int vecs, bool odd) {
     if (vecs == 1 || (vecs == 2 && sizeof(T) == 4)) return norm == RMSNORM ? 7 : 6;
-    return sizeof(T) == 4 || vecs == 2 || (vecs == 3 && norm == RMSNORM) ? 4 : 3;
+    if (sizeof(T) == 4) return odd && norm == LAYERNORM ? 3 : 4;
+    return vecs == 2 || (vecs == 3 && norm == RMSNORM) ? 4 : 3;
 }
 
 template <typename T, typename W, int NORM, int LANES, int VECS, int ODD, int BULK>
-__global__ void __launch_bounds__(most_threads<T>(LANES, VECS), LANES ? together<T>(NORM, VECS) : 1)
+__global__ void __launch_bounds__(most_threads<T>(LANES, VECS), LANES ? together<T>(NORM, VECS, ODD) : 1)
 persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __restrict__ residual, const W* __restrict__ gamma,
                const float* __restrict__ mean, const float* __restrict__ rstd, T* __restrict__ dx, const W* dbeta,
                float* __restrict__ partial, int* __restrict__ count, long long rows, int hidden, long long x_stride,
@@ -112,14 +115,14 @@ persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __res
     __shared__ float4 scratch[Meeting<0>::SCRATCH];
     const Backward<T, W> work{x, dy, residual, gamma, mean, rstd, dx, rows, hidden, x_stride, y_stride, eps};
     const int blocks = static_cast<int>(gridDim.x);
-    const Slice slice = Slice::of(partial, blockIdx.x, blocks, hidden, dbeta != nullptr);
+    const auto slice = [&] { return Slice::of(partial, blockIdx.x, blocks, hidden, dbeta != nullptr); };
     if (blockIdx.x == 0 && threadIdx.x == 0) *count = blocks;
     let_next_begin();
 
     const bool unusual = NORM == RMSNORM && dbeta != nullptr;
     if (unusual || (ODD && !work.alike(blocks))) {
         Meeting<0> meeting(scratch);
-        plain_rows<NORM>(work, meeting, slice, blockIdx.x, blocks);
+        plain_rows<NORM>(work, meeting, slice(), blockIdx.x, blocks);
         return;
     }
 
@@ -139,8 +142,8 @@ persistent_bwd(const T* __restrict__ x, const T* __restrict__ dy, const T* __res
     if (walk.span.body > VECS * (LANES ? LANES : static_cast<int>(blockDim.x))) __trap();  // rather than a row cut short
     walk.rows(first, earliest, static_cast<long long>(blocks) * groups, depth);
     if constexpr (LANES > 0) {
-        hand_in_together<LANES>(walk, slice, reinterpret_cast<float*>(ring));
+        hand_in_together<LANES>(walk, slice(), reinterpret_cast<float*>(ring));
     } else {
-        hand_in(walk, slice);
+        hand_in(walk, slice());
     }
 }

@@ -48,6 +48,12 @@ struct Place {
     }
 };
 
+// As those in memory.cuh.
+__device__ __forceinline__ Place kept(Place place) {
+    asm volatile("" : "+r"(place.address));
+    return place;
+}
+
 // 16 bytes, as copy_async.
 __device__ __forceinline__ void copy_async(Place to, const void* from) {
     const auto origin = __cvta_generic_to_global(from);

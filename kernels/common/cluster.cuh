@@ -99,23 +99,22 @@ struct ClusterMeeting {
         return {mails + 2 + now % 2, rank, blocks, now / 2 % 2};
     }
 
+    template <bool BOTH>
     __device__ __forceinline__ void hand_out(float2 mine) {
-        float values[2] = {mine.x, mine.y};
-        Group<32>::sum(values);
-        sums().post(make_float2(values[0], values[1]));
+        sums().post(sum_of_warp<BOTH>(mine));
     }
 
+    template <bool BOTH>
     __device__ __forceinline__ float2 handed_out() {
         const Cluster cluster = sums();
         const float2* const all = cluster.posted<float2>();
-        float values[2] = {0.0f, 0.0f};
+        float2 found = make_float2(0.0f, 0.0f);
 #pragma unroll 1
         for (int i = threadIdx.x % 32; i < cluster.warps(); i += 32) {
-            values[0] += all[i].x;
-            values[1] += all[i].y;
+            if constexpr (BOTH) found.x += all[i].x;
+            found.y += all[i].y;
         }
-        Group<32>::sum(values);
         pass();
-        return make_float2(values[0], values[1]);
+        return sum_of_warp<BOTH>(found);
     }
 };

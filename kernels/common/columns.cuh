@@ -150,8 +150,8 @@ __device__ __forceinline__ void plain_rows(const Backward<T, W>& work, Meeting& 
             found.x += g(i);
             found.y = fmaf(g(i), xhat(i), found.y);
         }
-        meeting.hand_out(found);
-        const float2 total = meeting.handed_out();
+        meeting.template hand_out<true>(found);
+        const float2 total = meeting.template handed_out<true>();
         const float share = moments.rstd / static_cast<float>(work.hidden);
         const float level = NORM == LAYERNORM ? total.x * share : 0.0f, slope = total.y * share;
 #pragma unroll 1

@@ -81,7 +81,7 @@ struct Walk {
     // Where they are scarce, gamma is widened for each walk and not kept so.
     static constexpr bool NARROW = sizeof(W) == 2 && VECS * N >= (ODD || Meeting::TIGHT ? 32 : 40);
     // Where they are scarcest, a branch a vector does keep the work on one from that on the next.
-    static constexpr bool APART = NARROW && (NORM == LAYERNORM || ODD) && (Meeting::TIGHT || VECS * N >= 40);
+    static constexpr bool APART = NARROW && (NORM == LAYERNORM || ODD) && (Meeting::TIGHT || VECS * N >= (NORM == LAYERNORM ? 32 : 40));
     using Values = Slot<T, N, 1>;
 
     const Backward<T, W>& work;
@@ -91,7 +91,6 @@ struct Walk {
     int at;            // this thread's first element
     bool busy;         // whether its warp has anything of the rows
     Place mine;        // its places in the ring
-    int pitch;         // from one row's places to the next row's
     float inverse;     // 1 / hidden
     Slot<W, N, 1> gamma[VECS];
     float end_gamma;
@@ -103,8 +102,12 @@ struct Walk {
         const int lane = meeting.vector(VECS);
         span = Span<T>::template of<ODD>(work.x + first * work.x_stride, work.hidden, lane);
         at = span.head + lane * N;
+        if constexpr (ODD) {
+            at = kept(at);
+            span.edge = kept(span.edge);
+            mine = kept(mine);
+        }
         busy = static_cast<int>(threadIdx.x) % 32 + span.left > 0 || (ODD && lane < 32);
-        pitch = static_cast<int>(blockDim.x) * 2 * VECS;
         inverse = 1.0f / static_cast<float>(work.hidden);
         end_gamma = ODD && span.edge >= 0 ? or_one(work.gamma, span.edge) : 0.0f;
         sums.end_scale = sums.end_offset = 0.0f;
@@ -120,6 +123,8 @@ struct Walk {
         }
     }
 
+    // Its places of a row in the ring.
+    __device__ __forceinline__ Place places(int stage) const { return mine + stage * static_cast<int>(blockDim.x) * 2 * VECS; }
     __device__ __forceinline__ bool holds(int p) const { return p * STRIDE < span.left; }
     __device__ __forceinline__ int column(int p) const { return at + p * STRIDE * N; }
 
@@ -133,7 +138,7 @@ struct Walk {
     __device__ __forceinline__ void request(bool exists, long long row, int stage) {
         if constexpr (BULK) __syncwarp();
         if (exists) {
-            const Place to = mine + stage * pitch;
+            const Place to = places(stage);
             const long long ahead = row * work.x_stride;
             const T* const x = work.x + ahead + at;
             const T* const dy = work.dy + ahead + at;
@@ -188,7 +193,7 @@ struct Walk {
     // The statistics of a row whose x has come: those that were saved, or made anew, for which the threads meet once more.
     __device__ __forceinline__ Moments moments(const Coming<T>& coming, int stage) {
         if (work.rstd != nullptr) return coming.moments;
-        const Place from = mine + stage * pitch;
+        const Place from = places(stage);
         Values slot;
         const auto each = [&](auto visit) {
 #pragma unroll 1
@@ -230,7 +235,7 @@ struct Walk {
     // Calls visit(p, centred, g, dy) for the vectors of a row that has come, with N values each.
     template <typename Visit>
     __device__ __forceinline__ void each(int stage, const Moments& moments, Visit visit) {
-        const Place from = mine + stage * pitch;
+        const Place from = places(stage);
 #pragma unroll
         for (int p = 0; p < VECS; ++p) {
             if (APART && !holds(p)) continue;
@@ -294,13 +299,13 @@ struct Walk {
         const auto gradient = [&](float centred, float g) {
             return fmaf(g, moments.rstd, NORM == LAYERNORM ? fmaf(centred, slope, level) : centred * slope);
         };
-        T* const to = work.dx + row * work.y_stride;
-        const T* const residual = work.residual != nullptr ? work.residual + row * work.x_stride : nullptr;
+        T* const to = kept(work.dx + row * work.y_stride + at);
+        const T* const residual = work.residual != nullptr ? work.residual + row * work.x_stride + at : nullptr;
         const auto put = [&](int p, const float(&values)[N]) {
             Values slot;
             slot.pack(values);
-            if constexpr (!ODD && VECS * N <= 16) store_where(holds(p), to + column(p), slot.quad());
-            else if (holds(p)) slot.store(to + column(p), 1);
+            if constexpr (!ODD && VECS * N <= 16) store_where(holds(p), to + p * STRIDE * N, slot.quad());
+            else if (holds(p)) slot.store(to + p * STRIDE * N, 1);
         };
         if (residual == nullptr) {
             vectors([&](int p, const float(&centred)[N], const float(&g)[N]) {
@@ -313,7 +318,7 @@ struct Walk {
             vectors([&](int p, const float(&centred)[N], const float(&g)[N]) {
                 Values slot;
                 float values[N];
-                slot.template load<!ODD>(residual + column(p), holds(p) ? 1 : 0);
+                slot.template load<!ODD>(residual + p * STRIDE * N, holds(p) ? 1 : 0);
                 slot.unpack(values);
 #pragma unroll
                 for (int j = 0; j < N; ++j) values[j] += gradient(centred[j], g[j]);
@@ -324,8 +329,8 @@ struct Walk {
         if (ODD && span.edge >= 0) {
             const float g = Element<T>::widen(coming.dy) * end_gamma;
             float value = gradient(centred(moments, Element<T>::widen(coming.x)), g);
-            if (residual != nullptr) value += Element<T>::widen(residual[span.edge]);
-            to[span.edge] = Element<T>::narrow(value);
+            if (residual != nullptr) value += Element<T>::widen(residual[span.edge - at]);
+            to[span.edge - at] = Element<T>::narrow(value);
         }
     }
 
@@ -350,8 +355,8 @@ struct Walk {
             if (holds(p)) continue;
 #pragma unroll 1
             for (int stage = 0; stage < depth; ++stage) {
-                (mine + stage * pitch + p * 32).clear();
-                (mine + stage * pitch + (VECS + p) * 32).clear();
+                (places(stage) + p * 32).clear();
+                (places(stage) + (VECS + p) * 32).clear();
             }
         }
         if constexpr (KEEP) one_by_one(first, step, count, depth);
@@ -388,9 +393,9 @@ struct Walk {
                 });
             }
             request(there(left > depth, row + depth * step), row + depth * step, stage);
-            meeting.hand_out(found);
+            meeting.template hand_out<NORM == LAYERNORM>(found);
             if (exists) {
-                write(row, here, now, meeting.handed_out(), [&](auto visit) {
+                write(row, here, now, meeting.template handed_out<NORM == LAYERNORM>(), [&](auto visit) {
 #pragma unroll
                     for (int p = 0; p < VECS; ++p) visit(p, kept_values[p], kept_g[p]);
                 });
@@ -412,7 +417,7 @@ struct Walk {
 #pragma unroll 1
         for (int left = count; left >= 0; --left) {
             const int other = stage + 1 < depth ? stage + 1 : 0;
-            const bool more = left > 0, begun = left < count;
+            const bool more = left > 0, begun = row != first;
             if (!BULK || more) wait<2>(depth, other);
             Moments there = here;
             float2 found = make_float2(0.0f, 0.0f), total = found;
@@ -421,8 +426,8 @@ struct Walk {
                 found = gather(other, there, next, [](int, const float(&)[N], const float(&)[N]) {});
             }
             const Coming<T> coming = look(left > 1, row + step);
-            if (begun) total = meeting.handed_out();
-            if (more) meeting.hand_out(found);
+            if (begun) total = meeting.template handed_out<NORM == LAYERNORM>();
+            if (more) meeting.template hand_out<NORM == LAYERNORM>(found);
             if (begun) {
                 write(row - step, here, now, total, [&](auto visit) {
                     each(stage, here, [&](int p, const float(&values)[N], const float(&g)[N], const float(&)[N]) {

@@ -1,5 +1,6 @@
 // How the threads of a row meet once a row, over many rows: two sums each time, handed out a row before they are wanted.
 //
+// Of a norm without a mean the first sum is 0, and not wanted (BOTH).
 // The calls come in turns: hand_out, then for every further row handed_out (of the row before) and hand_out. So what is handed
 // out at one turn is written where nobody reads any more: the reads of the turn before last lie before a barrier that all
 // have passed.
@@ -22,13 +23,21 @@ struct Meeting {
     __device__ __forceinline__ int vector(int) const { return Group<LANES>::lane(); }
     __device__ __forceinline__ Team<LANES> team() { return {nullptr}; }
 
+    template <bool BOTH>
     __device__ __forceinline__ void hand_out(float2 mine) {
-        float values[2] = {mine.x, mine.y};
-        Group<LANES>::sum(values);
-        held = make_float2(values[0], values[1]);
+        if constexpr (LANES == 32) {
+            held = sum_of_warp<BOTH>(mine);
+        } else {
+            float values[2] = {mine.x, mine.y};
+            Group<LANES>::sum(values);
+            held = make_float2(values[0], values[1]);
+        }
     }
 
-    __device__ __forceinline__ float2 handed_out() { return held; }
+    template <bool BOTH>
+    __device__ __forceinline__ float2 handed_out() {
+        return held;
+    }
 };
 
 // A block. A warp has VECS * 32 vectors side by side, so that a thread's addresses are one base and constants.
@@ -41,11 +50,13 @@ struct Meeting<0> {
     static constexpr int SCRATCH = 4 * 32;  // float4
     float4* scratch;
     int turn = 0, statistics = 0;
-    int spread;  // half of the power of two that is not less than the number of warps
 
-    __device__ __forceinline__ Meeting(float4* scratch) : scratch(scratch), spread(1) {
-        while (2 * spread < static_cast<int>(blockDim.x / 32)) spread *= 2;
-        if (blockDim.x == 32) spread = 0;
+    __device__ __forceinline__ Meeting(float4* scratch) : scratch(scratch) {
+        // behind the warps' sums, of which four are read at a time
+        if (threadIdx.x < 3) {
+            for (turn = 1; turn >= 0; --turn) place()[blockDim.x / 32 + threadIdx.x] = make_float2(0.0f, 0.0f);
+            turn = 0;
+        }
     }
 
     __device__ __forceinline__ int size() const { return static_cast<int>(blockDim.x); }
@@ -60,22 +71,24 @@ struct Meeting<0> {
         return {scratch + 64 + 32 * statistics};
     }
 
+    template <bool BOTH>
     __device__ __forceinline__ void hand_out(float2 mine) {
-        float values[2] = {mine.x, mine.y};
-        Group<32>::sum(values);
-        if (threadIdx.x % 32 == 0) place()[threadIdx.x / 32] = make_float2(values[0], values[1]);
+        const float2 sum = sum_of_warp<BOTH>(mine);
+        if (threadIdx.x % 32 == 0) place()[threadIdx.x / 32] = sum;
     }
 
-    // Every warp adds up what all have handed out, with as many shuffles as there are warps to tell apart.
+    // Every thread adds up what all warps have handed out: reads of one place by all take less time than shuffles, which wait for
+    // each other.
+    template <bool BOTH>
     __device__ __forceinline__ float2 handed_out() {
         __syncthreads();
-        const int warp = static_cast<int>(threadIdx.x) & (spread > 0 ? 2 * spread - 1 : 0);
+        const float4* const all = scratch + 32 * turn;  // two warps' sums each
         float2 found = make_float2(0.0f, 0.0f);
-        if (warp < static_cast<int>(blockDim.x / 32)) found = place()[warp];
 #pragma unroll 1
-        for (int offset = spread; offset > 0; offset /= 2) {
-            found.x += __shfl_xor_sync(0xffffffffu, found.x, offset);
-            found.y += __shfl_xor_sync(0xffffffffu, found.y, offset);
+        for (int i = 0; 2 * i < static_cast<int>(blockDim.x / 32); i += 2) {
+            const float4 one = all[i], other = all[i + 1];
+            if constexpr (BOTH) found.x += (one.x + one.z) + (other.x + other.z);
+            found.y += (one.y + one.w) + (other.y + other.w);
         }
         turn ^= 1;
         return found;

@@ -51,3 +51,9 @@ __device__ __forceinline__ E* kept(E* place) {
     __builtin_assume(__isGlobal(place));
     return place;
 }
+
+// The same of a number.
+__device__ __forceinline__ int kept(int number) {
+    asm volatile("" : "+r"(number));
+    return number;
+}

@@ -54,6 +54,24 @@ private:
     }
 };
 
+// Two sums over a warp, in all its lanes, by six shuffles: at the first one each half of the warp gives away what it does not go
+// on with. BOTH: otherwise x is 0 everywhere.
+template <bool BOTH>
+__device__ __forceinline__ float2 sum_of_warp(float2 mine) {
+    if constexpr (!BOTH) {
+        float value[1] = {mine.y};
+        Group<32>::sum(value);
+        return make_float2(0.0f, value[0]);
+    }
+    const bool upper = threadIdx.x & 16;
+    float held = upper ? mine.y : mine.x;
+    held += __shfl_xor_sync(0xffffffffu, upper ? mine.x : mine.y, 16);
+#pragma unroll
+    for (int offset = 8; offset > 0; offset /= 2) held += __shfl_xor_sync(0xffffffffu, held, offset);
+    const float other = __shfl_xor_sync(0xffffffffu, held, 16);
+    return upper ? make_float2(other, held) : make_float2(held, other);
+}
+
 // The threads of one row as statistics.cuh sees them: those that reach each other by shuffles, and how warps hand each
 // other what they found. WHOLE: there is one warp, or a part of one, and nothing to hand.
 template <int LANES_>

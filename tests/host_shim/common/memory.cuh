@@ -23,7 +23,7 @@ inline uint4 load_by(const void* from, unsigned long long) { return *aligned(sta
 inline uint4 load_once(const uint4* from) { return load_by(from, policy_keep()); }
 inline void store(uint4* to, uint4 quad) { *aligned(to) = quad; }
 
-template <typename E>
-E* kept(E* place) {
-    return place;
+template <typename Value>
+Value kept(Value value) {
+    return value;
 }
