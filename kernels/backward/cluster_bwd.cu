@@ -56,7 +56,7 @@
 // block = "128"
 // args = ["partial", "count", "dgamma", "dbeta", "hidden"]
 // ///
-// Decomposition: as persistent_bwd, with the columns of a row over the threads of two to sixteen blocks on neighbouring
+// Decomposition: as persistent_bwd, its copies included, with the columns of a row over the threads of two to sixteen blocks on neighbouring
 // multiprocessors. A thread keeps the sums of 2, 4 or 5 vectors of columns in registers whatever the length of the row, and there is
 // one slice of partial sums a cluster, not one a block: 16 of them and more, where blocks of their own would write hundreds of
 // 131072 columns each. The warps of all blocks take turns in vectors, so that every block has its share of a row of any length.

@@ -66,7 +66,8 @@
 // Decomposition: a warp or a block takes a row, and blocks stay for many. A thread keeps to its columns: gamma and fp32 sums for
 // dgamma and dbeta of up to five 16-byte vectors live in its registers all the while. x and dy of the rows ahead go to a ring in
 // shared memory by asynchronous copies, each thread's vectors to its own places: loads in flight cost no registers, and no
-// barrier says that they have come. So `depth - 2` rows a warp or block are on their way while two are being used.
+// barrier says that they have come. With `bulk` one lane asks the copy engine for all that its warp will use, and barriers do say so.
+// So `depth - 2` rows a warp or block are on their way while two are being used.
 // A row is walked over twice, each time from the ring: for the row's two sums and the column sums, and for dx. Between the two
 // lies the first walk over the next row, so that what the second walk waits for was handed out a row before: one
 // barrier a row, at which nobody has shuffles to wait for. Where a warp has the row, or 8 or 16 of its threads have a row of 256 bytes
