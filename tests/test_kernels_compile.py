@@ -200,8 +200,11 @@ def test_rows_ahead_are_copied_sixteen_bytes_at_a_time_past_the_registers(
     for symbol, name in output.facts["lowered"].items():
         if not symbol.startswith(stem):
             continue
-        expected = int(re.findall(r"\w+", symbol)[1:][vecs])
-        assert len(re.findall(r"\bLDGSTS\.E\.BYPASS\.128\b", code[name])) >= 2 * expected, symbol
+        arguments = re.findall(r"\w+", symbol)[1:]
+        expected = int(arguments[vecs])
+        bulk = arguments[-1] == "1"
+        assert (len(re.findall(r"\bUBLKCP\b", code[name])) >= 2) == bulk, symbol
+        assert (len(re.findall(r"\bLDGSTS\.E\.BYPASS\.128\b", code[name])) >= 2 * expected) != bulk, symbol
         assert len(re.findall(r"\bSTG\.E\.128\b", code[name])) >= expected, symbol
         assert not re.search(r"\b(LDL|STL)\b", code[name]), f"{symbol} has arrays in local memory"
 

@@ -91,6 +91,7 @@ struct Walk {
     int at;            // this thread's first element
     bool busy;         // whether its warp has anything of the rows
     Place mine;        // its places in the ring
+    int pitch;         // from one row's places to the next row's; in a register of its own, or ptxas errs (kernels/README.md)
     float inverse;     // 1 / hidden
     Slot<W, N, 1> gamma[VECS];
     float end_gamma;
@@ -108,6 +109,7 @@ struct Walk {
             mine = kept(mine);
         }
         busy = static_cast<int>(threadIdx.x) % 32 + span.left > 0 || (ODD && lane < 32);
+        pitch = static_cast<int>(blockDim.x) * 2 * VECS;
         inverse = 1.0f / static_cast<float>(work.hidden);
         end_gamma = ODD && span.edge >= 0 ? or_one(work.gamma, span.edge) : 0.0f;
         sums.end_scale = sums.end_offset = 0.0f;
@@ -124,7 +126,7 @@ struct Walk {
     }
 
     // Its places of a row in the ring.
-    __device__ __forceinline__ Place places(int stage) const { return mine + stage * static_cast<int>(blockDim.x) * 2 * VECS; }
+    __device__ __forceinline__ Place places(int stage) const { return mine + stage * pitch; }
     __device__ __forceinline__ bool holds(int p) const { return p * STRIDE < span.left; }
     __device__ __forceinline__ int column(int p) const { return at + p * STRIDE * N; }
 
