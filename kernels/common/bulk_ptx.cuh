@@ -4,6 +4,9 @@
 #include "common/async_ptx.cuh"
 #include "common/barrier_ptx.cuh"
 
+// What this thread wrote to shared memory lies before what bulk copies will write there.
+__device__ __forceinline__ void before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // bytes: a multiple of 16, as both addresses are; the barrier expects them. What was read there before has come to whoever read
 // it. KEEP: L2 keeps what comes before what is written. The policy is made for each copy: kept over a loop it would take two
 // registers of every thread, where only one of a warp copies.

@@ -361,6 +361,7 @@ struct Walk {
                 (places(stage) + (VECS + p) * 32).clear();
             }
         }
+        if constexpr (BULK) before_copies();  // rows that begin elsewhere may have more vectors, where there are zeros now
         if constexpr (KEEP) one_by_one(first, step, count, depth);
         else overlapped(first, step, count, depth);
         if constexpr (!BULK) copy_wait<0>();

@@ -4,6 +4,8 @@
 #include "common/async_ptx.cuh"
 #include "common/barrier_ptx.cuh"
 
+inline void before_copies() {}
+
 template <bool KEEP>
 void copy_bulk(Place to, const void* from, unsigned bytes, unsigned long long* barrier) {
     if (bytes == 0 || bytes % 16) throw std::logic_error("a bulk copy of no whole vectors");
