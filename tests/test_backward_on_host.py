@@ -86,6 +86,11 @@ class Job:
         return f"{point.op} {point.dtype} {point.shape} {point.semantics} {self.kind} {self.shifts} {self.variant}"
 
 
+def names_of(point: Point, aligned: int) -> dict[str, Any]:
+    """What a launch knows of the point and of a device with few multiprocessors."""
+    return kernelfile.launch_names(point, 90, SM_COUNT, aligned) | {"blocks_per_sm": 1, "clusters": 3}
+
+
 def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
     """Every shape in every type, with a variant each, drawn the same way every time."""
     draw = random.Random(kernel.stem)
@@ -98,7 +103,7 @@ def jobs_of(kernel: kernelfile.Kernel) -> list[Job]:
                     shifts = draw.choice(SHIFTS)
                     shifts = {name: off for name, off in shifts.items() if ops.has(point, name)}
                     aligned = 1 if shifts else kernelfile.pitch_alignment(point)
-                    names = kernelfile.launch_names(point, 90, SM_COUNT, aligned) | {"blocks_per_sm": 1, "clusters": 3}
+                    names = names_of(point, aligned)
                     if kernel.refusal(names):
                         continue
                     variant = draw.choice(kernel.variants(BLOCKS, names) or kernel.variants(LARGER, names))
@@ -209,7 +214,7 @@ def sharing_jobs(kernel: kernelfile.Kernel) -> list[Job]:
     found = []
     for op, dtype, (rows, hidden, changes) in itertools.product(kernel.ops, kernel.dtypes, shapes):
         point = Point(op, dtype, rows, hidden, semantics=Semantics(**changes))
-        names = kernelfile.launch_names(point, 90, SM_COUNT, 16) | {"blocks_per_sm": 1, "clusters": 3}
+        names = names_of(point, 16)
         for variant in kernel.variants([128], names):
             if variant["lanes"] in (8, 16) and (variant["depth"], variant["slices"], variant["at_once"]) == (3, 0, 0):
                 found.append(Job(point, "normal", {}, names | variant, variant))
@@ -251,8 +256,7 @@ def bulk_jobs(kernel: kernelfile.Kernel) -> list[Job]:
     found = []
     for op, dtype, (rows, hidden, changes) in itertools.product(kernel.ops, kernel.dtypes, shapes):
         point = Point(op, dtype, rows, hidden, semantics=Semantics(**changes))
-        aligned = kernelfile.pitch_alignment(point)
-        names = kernelfile.launch_names(point, 90, SM_COUNT, aligned) | {"blocks_per_sm": 1, "clusters": 3}
+        names = names_of(point, kernelfile.pitch_alignment(point))
         variants = kernel.variants([*BLOCKS, *LARGER], names)
         bulk = [one for one in variants if one["bulk"] and one["slices"] == 0 and not one.get("at_once")]
         for variant in draw.sample(bulk, min(4, len(bulk))):

@@ -13,8 +13,9 @@ struct Arrivals {
 
 template <>
 struct Arrivals<true> {
-    static constexpr int PLACES = 4;             // of a ring, at most
+    static constexpr int PLACES = 4;                 // of a ring, at most
     static constexpr int VECTORS = 16 * PLACES / 2;  // of 16 bytes, for the barriers of up to 16 warps
+    static_assert(VECTORS * 16 == 512, "the headers of the kernels ask for it");
 
     unsigned long long* barriers;  // of this warp
     unsigned parity = 0;           // of the next phase of each

@@ -1,9 +1,10 @@
 // The backward pass of threads that stay: they keep to their columns, go over rows, and have a sum for every column of theirs.
 //
 // x and dy of the rows to come are on their way to a ring in shared memory, each thread's own vectors in its own places, so that
-// nobody waits for anybody to use them; or, by bulk copies, each warp's in the same places. A row is walked over twice: once for the two sums over the row that dx needs, and for the
-// column sums; and once, when the threads have met, for dx. Where they are of several warps, the first walk over the next row
-// lies between the two, so that a meeting takes nobody's time: what is waited for was handed out a whole row before.
+// nobody waits for anybody to use them; or, by bulk copies, each warp's in the same places. A row is walked over twice: once for
+// the two sums over the row that dx needs, and for the column sums; and once, when the threads have met, for dx. Where they are of
+// several warps, the first walk over the next row lies between the two, so that a meeting takes nobody's time: what is waited for
+// was handed out a whole row before.
 #pragma once
 
 #include "common/arrivals.cuh"
@@ -81,7 +82,8 @@ struct Walk {
     // Where they are scarce, gamma is widened for each walk and not kept so.
     static constexpr bool NARROW = sizeof(W) == 2 && VECS * N >= (ODD || Meeting::TIGHT ? 32 : 40);
     // Where they are scarcest, a branch a vector does keep the work on one from that on the next.
-    static constexpr bool APART = NARROW && (NORM == LAYERNORM || ODD) && (Meeting::TIGHT || VECS * N >= (NORM == LAYERNORM ? 32 : 40));
+    static constexpr bool APART =
+        NARROW && (NORM == LAYERNORM || ODD) && (Meeting::TIGHT || VECS * N >= (NORM == LAYERNORM ? 32 : 40));
     using Values = Slot<T, N, 1>;
 
     const Backward<T, W>& work;

@@ -77,8 +77,7 @@ struct Meeting<0> {
         if (threadIdx.x % 32 == 0) place()[threadIdx.x / 32] = sum;
     }
 
-    // Every thread adds up what all warps have handed out: reads of one place by all take less time than shuffles, which wait for
-    // each other.
+    // Every thread adds up what all warps have handed out: all read one place, and none waits for one shuffle after the other.
     template <bool BOTH>
     __device__ __forceinline__ float2 handed_out() {
         __syncthreads();
